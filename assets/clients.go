@@ -8,8 +8,8 @@ import (
 //go:embed clients
 var clients embed.FS
 
-// Clients returns the programs for people's own computers that packaging/clients built: index.json and one file for each
-// system, compressed with zstd. There is no index.json where they were not built.
+// Clients returns the programs for people's own computers that packaging/clients built: index.json and one file for
+// each system, compressed with zstd. There is no index.json where they were not built.
 func Clients() fs.FS {
 	sub, err := fs.Sub(clients, "clients")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command gpulab-client is gpulab for people's own computers, where it is installed under the name gpulab: the commands of
-// internal/client and nothing else. It needs nothing of the machine and builds for Linux, macOS and Windows.
+// Command gpulab-client is gpulab for people's own computers, where it is installed under the name gpulab: the commands
+// of internal/client and nothing else. It needs nothing of the machine and builds for Linux, macOS and Windows.
 package main
 
 import (

@@ -50,7 +50,9 @@ func kernelLogPath(o options, d *driver) (path string, optional bool) {
 
 func newKernelLog(path string, optional bool, stderr io.Writer) *kernelLog {
 	// One read of /dev/kmsg is one record, of at most 8 KiB.
-	return &kernelLog{path: path, optional: optional, stderr: stderr, fd: -1, failed: path == "", buffer: make([]byte, 8<<10)}
+	return &kernelLog{
+		path: path, optional: optional, stderr: stderr, fd: -1, failed: path == "", buffer: make([]byte, 8<<10),
+	}
 }
 
 // longestLine is the longest line that can be about an XID, in bytes.
@@ -144,7 +146,8 @@ func (l *kernelLog) fail(err error) {
 		_ = unix.Close(l.fd)
 		l.fd = -1
 	}
-	_, _ = fmt.Fprintf(l.stderr, "gpulab-probe: the kernel's log %s cannot be read (%v): XID errors from before this start, and whose they are, are not known\n", l.path, err)
+	_, _ = fmt.Fprintf(l.stderr, "gpulab-probe: the kernel's log %s cannot be read (%v): XID errors from before this "+
+		"start, and whose they are, are not known\n", l.path, err)
 }
 
 // followTruncation begins anew with a file that was emptied.

@@ -68,20 +68,25 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.library, "lib", "libnvidia-ml.so.1", "NVIDIA's management library, a name or a `path`")
 	f.DurationVar(&o.pace.interval, "interval", time.Second, "`time` between two samples")
 	f.DurationVar(&o.pace.slow, "slow", 10*time.Second, "`time` between two readings of what hardly changes")
-	f.DurationVar(&o.pace.restAfter, "rest-after", 30*time.Second, "`time` without work after which a card that may power itself down is left alone")
+	f.DurationVar(&o.pace.restAfter, "rest-after", 30*time.Second,
+		"`time` without work after which a card that may power itself down is left alone")
 	f.DurationVar(&o.pace.rest, "rest", 20*time.Second, "`time` for which it is then left alone")
-	f.StringVar(&o.sysfs, "sysfs", "", "`folder` of the kernel's view of devices; default /sys, and none for simulated GPUs")
+	f.StringVar(&o.sysfs,
+		"sysfs", "", "`folder` of the kernel's view of devices; default /sys, and none for simulated GPUs")
 	f.StringVar(&o.procfs, "procfs", "", "`folder` in which the driver tells of its cards, beside -sysfs")
-	f.StringVar(&o.kmsg, "kmsg", "", "`file` of the kernel's log, or none; default /dev/kmsg, and the simulated driver's for simulated GPUs")
+	f.StringVar(&o.kmsg, "kmsg", "", "`file` of the kernel's log, or none; default /dev/kmsg, and the simulated "+
+		"driver's for simulated GPUs")
 	f.DurationVar(&o.patience, "patience", 3*time.Second, "`time` after which a GPU that does not answer is reported")
 	f.StringVar(&o.cgroups, "cgroups", "/sys/fs/cgroup", "`folder` in which control groups are mounted")
-	f.BoolVar(&o.limits, "limits", false, "read memory limits from standard input, a list as JSON, set them, write what was wrong with each, and end")
+	f.BoolVar(&o.limits, "limits", false, "read memory limits from standard input, a list as JSON, set them, write "+
+		"what was wrong with each, and end")
 	f.BoolVar(&o.once, "once", false, "write one sample, indented, and end")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if f.NArg() > 0 || o.pace.interval < 50*time.Millisecond || o.pace.slow < o.pace.interval || o.patience <= 0 {
-		err := errors.New("gpulab-probe: no arguments besides flags, an interval of at least 50ms, and slow at least the interval")
+		err := errors.New("gpulab-probe: no arguments besides flags, an interval of at least 50ms, and slow at least the " +
+			"interval")
 		fmt.Fprintln(stderr, err)
 		return o, err
 	}

@@ -181,7 +181,8 @@ func (r *reader) checkAlive() string {
 func (r *reader) failure(ret nvml.Return) string {
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST:
-		return fmt.Sprintf("GPU %d has fallen off the bus: reboot the machine, and if it happens again, look at the card's power and slot.", r.index)
+		return fmt.Sprintf("GPU %d has fallen off the bus: reboot the machine, and if it happens again, look at the "+
+			"card's power and slot.", r.index)
 	case nvml.ERROR_RESET_REQUIRED:
 		return fmt.Sprintf("GPU %d needs a reset: stop what uses it and run nvidia-smi --gpu-reset -i %d.", r.index, r.index)
 	default:

@@ -84,7 +84,8 @@ func (t pciTree) gpus() []string {
 	var found []string
 	for _, d := range devices {
 		class := t.read(d.Name(), "class")
-		if t.read(d.Name(), "vendor") == "0x10de" && (strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302")) {
+		if t.read(d.Name(), "vendor") == "0x10de" &&
+			(strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302")) {
 			var domain, bus, device uint
 			if _, err := fmt.Sscanf(d.Name(), "%x:%x:%x", &domain, &bus, &device); err == nil {
 				found = append(found, busID(domain, bus, device))

@@ -88,9 +88,13 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &agent{app: a, file: file, pass: pass, fleet: fleet.New(), left: make(chan struct{}), moved: make(chan struct{}, 1)}
+	g := &agent{
+		app: a, file: file, pass: pass, fleet: fleet.New(), left: make(chan struct{}), moved: make(chan struct{}, 1),
+	}
 	g.certificate.Store(pass.certificate)
-	g.client = nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return g.certificate.Load(), nil })
+	g.client = nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) {
+		return g.certificate.Load(), nil
+	})
 	g.refresh(ctx)
 	g.cfg = file.config()
 	cfg := g.cfg
@@ -225,7 +229,9 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 	serving := ctx
 	err = all(ctx,
 		func(ctx context.Context) error {
-			if err := g.handOver(ctx, stageImages, func(img nodeapi.Image) bool { return img.Own && img.Name != notebookImage }); err != nil {
+			if err := g.handOver(ctx, stageImages, func(img nodeapi.Image) bool {
+				return img.Own && img.Name != notebookImage
+			}); err != nil {
 				return err
 			}
 			err := g.handOver(ctx, stageNotebook, func(img nodeapi.Image) bool { return img.Own && img.Name == notebookImage })
@@ -239,7 +245,9 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 			return err
 		},
 		func(ctx context.Context) error {
-			if err := g.await(ctx, stageNode, false, func(p nodeapi.Progress) (bool, string) { return p.Node, p.Detail }); err != nil {
+			if err := g.await(ctx, stageNode, false, func(p nodeapi.Progress) (bool, string) {
+				return p.Node, p.Detail
+			}); err != nil {
 				return err
 			}
 			return g.await(ctx, stageReadings, false, func(p nodeapi.Progress) (bool, string) { return p.Reading, "" })
@@ -491,7 +499,10 @@ func (g *agent) report(ctx context.Context) error {
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told(), MemoryKills: embedk8s.MemoryKills()}
+		report := nodeapi.Report{
+			Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told(),
+			MemoryKills: embedk8s.MemoryKills(),
+		}
 		if keeper := g.keeper.Load(); keeper != nil {
 			report.Images, report.MapsIDs = keeper.told(), new(mapsIDs())
 		}
@@ -598,7 +609,8 @@ func (g *agent) renew(ctx context.Context) error {
 	for {
 		if time.Until(g.certificate.Load().Leaf.NotAfter) < nodes.RenewBefore {
 			if err := g.renewNow(ctx); err != nil && ctx.Err() == nil {
-				slog.Warn("this machine's certificate could not be renewed; trying again", "until", g.certificate.Load().Leaf.NotAfter, "err", err)
+				slog.Warn("this machine's certificate could not be renewed; trying again", "until",
+					g.certificate.Load().Leaf.NotAfter, "err", err)
 			}
 		}
 		if !sleep(ctx, renewEvery) {
@@ -652,7 +664,8 @@ func (g *agent) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) error {
 
 // Elsewhere implements ctl.Machine.
 func (g *agent) Elsewhere() string {
-	return fmt.Sprintf("this machine, %s, belongs to the pool of %s; run this on its head, %s (%s)", g.file.Name, g.file.Settings.Lab, g.file.Settings.Head, g.headAddresses()[0].Addr())
+	return fmt.Sprintf("this machine, %s, belongs to the pool of %s; run this on its head, %s (%s)", g.file.Name,
+		g.file.Settings.Lab, g.file.Settings.Head, g.headAddresses()[0].Addr())
 }
 
 // runAgent runs a joined machine, and cleans it up when it was removed.
@@ -685,7 +698,8 @@ there. Ending it leaves notebooks running; the next start takes them over.`,
 				return err
 			}
 			if file == nil {
-				return fail(exitUsage, "this machine has not joined a pool; `gpulab join` does that, with a code from `gpulab invite-node` on the head")
+				return fail(exitUsage, "this machine has not joined a pool; `gpulab join` does that, with a code from `gpulab "+
+					"invite-node` on the head")
 			}
 			return newServe(a).RunE(c, args)
 		},

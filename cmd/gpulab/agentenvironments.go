@@ -194,7 +194,9 @@ func (k *environmentKeeper) uses(proc string) (uses []nodeapi.EnvironmentUse, er
 	}
 	pods, err := environmentPods(proc, "")
 	for _, p := range pods {
-		if len(uses) < mostUses && slices.ContainsFunc(list, func(e environments.Environment) bool { return e.ID() == p.environment }) {
+		if len(uses) < mostUses && slices.ContainsFunc(list, func(e environments.Environment) bool {
+			return e.ID() == p.environment
+		}) {
 			uses = append(uses, nodeapi.EnvironmentUse{ID: p.environment, Pod: p.uid})
 		}
 	}
@@ -279,7 +281,8 @@ func (k *environmentKeeper) look() ([]environments.Environment, error) {
 // take brings in one environment.
 func (k *environmentKeeper) take(ctx context.Context, w nodeapi.Environment) error {
 	if free, known := k.free(); known && free < w.Size+spareRoom {
-		return fmt.Errorf("it takes %s, and %s are free; make room on this machine's disk", units.Bytes(uint64(max(w.Size, 0))), units.Bytes(uint64(max(free, 0))))
+		return fmt.Errorf("it takes %s, and %s are free; make room on this machine's disk",
+			units.Bytes(uint64(max(w.Size, 0))), units.Bytes(uint64(max(free, 0))))
 	}
 	began := time.Now()
 	k.note(func(s *nodeapi.EnvironmentState) { s.Loading, s.Done = w.ID, 0 })
@@ -288,7 +291,9 @@ func (k *environmentKeeper) take(ctx context.Context, w nodeapi.Environment) err
 		return err
 	}
 	defer file.Close()
-	coming := &coming{r: file, free: k.free, at: func(n int64) { k.note(func(s *nodeapi.EnvironmentState) { s.Done = n }) }}
+	coming := &coming{r: file, free: k.free, at: func(n int64) {
+		k.note(func(s *nodeapi.EnvironmentState) { s.Done = n })
+	}}
 	e, err := k.service.Import(ctx, coming)
 	switch {
 	case coming.err != nil:
@@ -297,14 +302,16 @@ func (k *environmentKeeper) take(ctx context.Context, w nodeapi.Environment) err
 		if _, err := k.look(); err != nil || k.has(w.Mark) {
 			return err // it could not be read for a moment
 		}
-		return errors.Join(errors.New("what lay in its place could not be read; it is brought in anew"), k.service.Discard(ctx, w.ID))
+		return errors.Join(errors.New("what lay in its place could not be read; it is brought in anew"),
+			k.service.Discard(ctx, w.ID))
 	case err != nil:
 		return err
 	case e.Mark() != w.Mark:
 		_, err := k.service.Remove(ctx, e.ID(), true)
 		return errors.Join(errors.New("the head has another one by now"), err)
 	}
-	slog.Info("an environment was handed over", "environment", w.ID, "size", w.Size, "took", time.Since(began).Round(time.Millisecond))
+	slog.Info("an environment was handed over", "environment", w.ID, "size", w.Size, "took",
+		time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -326,7 +333,8 @@ func (c *coming) Read(p []byte) (int, error) {
 	if c.n == 0 || c.n-c.looked >= lookAfter {
 		c.looked = c.n
 		if free, known := c.free(); known && free < spareRoom {
-			c.err = fmt.Errorf("this machine's disk got too full for it, with %s free; make room there", units.Bytes(uint64(max(free, 0))))
+			c.err = fmt.Errorf("this machine's disk got too full for it, with %s free; make room there",
+				units.Bytes(uint64(max(free, 0))))
 			return 0, c.err
 		}
 	}
@@ -352,7 +360,9 @@ func (k *environmentKeeper) choose(ctx context.Context, id string) error {
 			before = list[i].ID()
 		}
 	}
-	if before == id || id != "" && !slices.ContainsFunc(list, func(e environments.Environment) bool { return e.ID() == id }) {
+	if before == id || id != "" && !slices.ContainsFunc(list, func(e environments.Environment) bool {
+		return e.ID() == id
+	}) {
 		return nil
 	}
 	_, err = k.service.SetDefault(ctx, id)

@@ -138,7 +138,8 @@ func (k *imageKeeper) converge(ctx context.Context) (inUse int, err error) {
 
 // get brings in the missing ones of those images of the head's that are wanted,
 // the smallest first, and returns how many there are and how many were missing.
-func (k *imageKeeper) get(ctx context.Context, wanted func(nodeapi.Image) bool, say func(string, ...any)) (count, missing int, err error) {
+func (k *imageKeeper) get(ctx context.Context, wanted func(nodeapi.Image) bool,
+	say func(string, ...any)) (count, missing int, err error) {
 	list, err := k.list(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -187,7 +188,8 @@ func shortDigest(d string) string { return d[:min(len(d), nodeapi.DigestLength)]
 // take brings in one image.
 func (k *imageKeeper) take(ctx context.Context, img nodeapi.Image, say func(string, ...any)) error {
 	if free, known := k.free(); known && free < img.Size*unpackedFor {
-		return fmt.Errorf("the image %s takes up to %s here, and %s are free; make room on this machine's disk", img.Name, units.Bytes(uint64(img.Size*unpackedFor)), units.Bytes(uint64(max(free, 0))))
+		return fmt.Errorf("the image %s takes up to %s here, and %s are free; make room on this machine's disk", img.Name,
+			units.Bytes(uint64(img.Size*unpackedFor)), units.Bytes(uint64(max(free, 0))))
 	}
 	from := embedk8s.Source(func(ctx context.Context, part string, _, offset int64) (io.ReadCloser, error) {
 		if offset > 0 {
@@ -216,7 +218,8 @@ func (k *imageKeeper) take(ctx context.Context, img nodeapi.Image, say func(stri
 		}
 		return fmt.Errorf("the image %s: %w", img.Name, err)
 	}
-	slog.Info("an image was handed over", "image", img.Name, "size", img.Size, "took", time.Since(began).Round(time.Millisecond))
+	slog.Info("an image was handed over", "image", img.Name, "size", img.Size, "took",
+		time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -240,7 +243,11 @@ func (k *imageKeeper) sweep(ctx context.Context) (inUse int, err error) {
 
 // sharedImage is an image as containerd knows it.
 func sharedImage(img nodeapi.Image) embedk8s.SharedImage {
-	return embedk8s.SharedImage{Ref: img.Ref, Size: img.Size, Target: ocispec.Descriptor{MediaType: img.MediaType, Digest: digest.Digest(img.Digest), Size: img.Manifest}}
+	return embedk8s.SharedImage{
+		Ref: img.Ref, Size: img.Size, Target: ocispec.Descriptor{
+			MediaType: img.MediaType, Digest: digest.Digest(img.Digest), Size: img.Manifest,
+		},
+	}
 }
 
 // pauseImage holds pods together; the kubelet has to find it by the name it was
@@ -257,7 +264,8 @@ func (g *agent) handOver(ctx context.Context, name string, wanted func(nodeapi.I
 			if before = g.images.Dir != ""; before {
 				return nil
 			}
-			return errors.New("the head's gpulab is an earlier one that hands over no images; upgrade it, or install the head's package gpulab-images on this machine")
+			return errors.New("the head's gpulab is an earlier one that hands over no images; upgrade it, or install the " +
+				"head's package gpulab-images on this machine")
 		}
 		if n > 0 {
 			st.changed()

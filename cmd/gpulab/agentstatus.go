@@ -40,7 +40,10 @@ func (g *agent) Status(context.Context) (ctl.Status, error) {
 	if state.Ready {
 		s.Components = append(s.Components, g.liveComponents()...)
 	}
-	node := ctl.Node{Name: g.file.Name, Role: "node", Address: g.address(), Ready: state.Ready, State: ctl.NodeStarting, Version: version.Version}
+	node := ctl.Node{
+		Name: g.file.Name, Role: "node", Address: g.address(), Ready: state.Ready, State: ctl.NodeStarting,
+		Version: version.Version,
+	}
 	if state.Ready {
 		node.State = ctl.NodeReady
 	}
@@ -63,7 +66,8 @@ func (g *agent) headComponent() ctl.Component {
 	defer g.mu.Unlock()
 	switch {
 	case !g.since.IsZero():
-		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, at.Addr(), units.Lasting(time.Since(g.since)))
+		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, at.Addr(),
+			units.Lasting(time.Since(g.since)))
 		if g.theirs != version.Version && g.theirs != "" {
 			head.Detail += ", runs gpulab " + g.theirs
 		}
@@ -72,7 +76,8 @@ func (g *agent) headComponent() ctl.Component {
 	case g.why == "":
 		head.State, head.Detail = ctl.Starting, "no connection yet"
 	default:
-		head.State, head.Detail, head.NextStep = ctl.Warning, g.why, "notebooks here go on; see that the head is on and reached at "+at.String()+"; `gpulab doctor` says more"
+		head.State, head.Detail, head.NextStep = ctl.Warning, g.why,
+			"notebooks here go on; see that the head is on and reached at "+at.String()+"; `gpulab doctor` says more"
 	}
 	return head
 }
@@ -83,7 +88,8 @@ func (g *agent) certificateComponent(now time.Time) ctl.Component {
 	c := ctl.Component{Name: "certificate", State: ctl.OK, Detail: "good until " + until.Local().Format("2 Jan 2006")}
 	switch {
 	case now.After(until):
-		c.State, c.Detail, c.NextStep = ctl.Failed, "it ran out on "+until.Local().Format("2 Jan 2006"), "if the clock is right: `gpulab leave`, and join again with a new code"
+		c.State, c.Detail, c.NextStep = ctl.Failed, "it ran out on "+until.Local().Format("2 Jan 2006"),
+			"if the clock is right: `gpulab leave`, and join again with a new code"
 	case until.Sub(now) < nodes.RenewBefore/2:
 		c.State, c.NextStep = ctl.Warning, "it could not be renewed for a month: see that the head can be reached"
 	}
@@ -122,7 +128,9 @@ func (g *agent) liveComponents() []ctl.Component {
 		out = append(out, c)
 	}
 	if g.cfg.GPUs == config.GPUsNone {
-		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine brings no GPU into the pool"})
+		return append(out, ctl.Component{
+			Name: "gpu probe", State: ctl.Off, Detail: "this machine brings no GPU into the pool",
+		})
 	}
 	for _, s := range g.fleet.Snapshots() {
 		return append(out, probeComponent(s, true))
@@ -157,14 +165,18 @@ func roomComponent(path string) (ctl.Component, bool) {
 	if !known {
 		return ctl.Component{}, false
 	}
-	c := ctl.Component{Name: "disk", State: ctl.OK, Detail: fmt.Sprintf("%s of %s are free", units.Bytes(free), units.Bytes(all))}
+	c := ctl.Component{
+		Name: "disk", State: ctl.OK, Detail: fmt.Sprintf("%s of %s are free", units.Bytes(free), units.Bytes(all)),
+	}
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err == nil && stat.Files > 0 && stat.Ffree < stat.Files/20 {
 		c.Detail += fmt.Sprintf(", with room for %d more files of %d", stat.Ffree, stat.Files)
-		c.State, c.NextStep = ctl.Warning, "delete files: notebooks here cannot make files in their scratch space soon, whatever their size"
+		c.State, c.NextStep = ctl.Warning, "delete files: notebooks here cannot make files in their scratch space soon, "+
+			"whatever their size"
 	}
 	if free < all/20 {
-		c.State, c.NextStep = ctl.Warning, "make room: notebooks here cannot write to their scratch space soon, and images do not fit"
+		c.State, c.NextStep = ctl.Warning, "make room: notebooks here cannot write to their scratch space soon, and "+
+			"images do not fit"
 	}
 	return c, true
 }

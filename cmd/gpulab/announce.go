@@ -71,6 +71,7 @@ func lanPlaces() ([]discover.Place, error) {
 func (p *pool) announcement() discover.Announcement {
 	id := p.authority.Fingerprint()
 	return discover.Announcement{
-		Lab: p.lab.cfg.Lab, Head: p.lab.id.NodeName, Version: version.Version, ID: hex.EncodeToString(id[:6]), Port: p.lab.cfg.NodesPort,
+		Lab: p.lab.cfg.Lab, Head: p.lab.id.NodeName, Version: version.Version, ID: hex.EncodeToString(id[:6]),
+		Port: p.lab.cfg.NodesPort,
 	}
 }

@@ -181,7 +181,8 @@ func newAppliance(cfg config.Config, a *app) (*appliance, error) {
 	}
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	return &appliance{
-		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...),
+		mend:  [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 		pages: newSwitchHandler(), labs: newSwitchHandler(), proxies: config.Prefixes(cfg.TrustedProxies),
 	}, nil
 }
@@ -267,7 +268,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.findBefore(ctx)
-	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.ProxyFor(), Log: slog.Default()})
+	l.signin, err = signin.New(signin.ServiceConfig{
+		Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.ProxyFor(), Log: slog.Default(),
+	})
 	if err != nil {
 		return err
 	}
@@ -340,7 +343,8 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "nvidia-device-plugin", "kueue", "packages", "hub", "notebook")
+	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "nvidia-device-plugin", "kueue", "packages", "hub",
+		"notebook")
 	return err
 }
 
@@ -452,14 +456,16 @@ func (l *appliance) simRoot() string { return filepath.Join(l.cfg.DataDir, "simd
 
 // startKubernetes starts k3s (or takes over a running one) and brings the
 // images in as soon as containerd answers.
-func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt embedk8s.Runtime) (*kubernetes.Clientset, error) {
+func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group,
+	rt embedk8s.Runtime) (*kubernetes.Clientset, error) {
 	here := l.where.Load()
 	cluster := l.cluster.Load()
 	if cluster == nil {
 		cluster = embedk8s.New(embedk8s.Config{
 			DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
-			PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
-			Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy, Encrypt: l.cfg.Network.Encrypt,
+			PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs,
+			Reserved: embedk8s.ThisMachine(),
+			Proxy:    l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy, Encrypt: l.cfg.Network.Encrypt,
 		})
 		l.cluster.Store(cluster)
 	}
@@ -644,8 +650,10 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		Networks:  []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != config.GPUsNone, Simulated: gpus == config.GPUsSimulated, Sharing: l.cfg.GPUSharing,
-		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
-		Hub: l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch.String(), FeaturesDir: l.featuresDir(),
+		DriverRoot: driverRootOf(gpus, l.simRoot()),
+		HookPath:   filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
+		Hub:        l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch.String(),
+		FeaturesDir: l.featuresDir(),
 		NotebookEnv: l.cfg.Network.ProxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 		Packages: packages,
 	}), nil
@@ -719,7 +727,8 @@ func gpuWord(mode string) string {
 }
 
 // attach builds the parts that need the cluster and opens the pages.
-func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kubernetes.Clientset, rt embedk8s.Runtime) error {
+func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kubernetes.Clientset,
+	rt embedk8s.Runtime) error {
 	log := slog.Default()
 	kube, err := notebooks.NewKubeCluster(client, systemNamespace, log)
 	if err != nil {
@@ -766,15 +775,28 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		Doors: l.cfg.ServicePorts.List(), DoorFree: portFree, Origins: l.origins,
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: l.cfg.Queue.HalfLife.Duration, Sampling: l.cfg.Queue.Sampling.Duration, Shares: l.cfg.Queue.Shares, Log: log, Simulated: l.cfg.GPUs == config.GPUsSimulated,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy,
+		Line: parts.line, HalfLife: l.cfg.Queue.HalfLife.Duration, Sampling: l.cfg.Queue.Sampling.Duration,
+		Shares: l.cfg.Queue.Shares, Log: log, Simulated: l.cfg.GPUs == config.GPUsSimulated,
 		Devices: l.devices, Profiles: l.cfg.LaunchProfiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Head:         l.id.NodeName, Booted: booted(),
-		Hold: l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.ProxyEnv(l.id), TimeZone: l.cfg.TimeZone.Name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.Scratch.Quantity, Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
+		Hold: l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills,
+		Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
+		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string {
+			return l.stayHome()
+		}, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now,
+		Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
+		Home: l.storage.Home, JobImage: func() string {
+			return l.images.Refs()["notebook"]
+		}, JobEnv: l.cfg.Network.ProxyEnv(l.id), TimeZone: l.cfg.TimeZone.Name, ImageEnv: l.imageEnv,
+		ScratchSize: l.cfg.Storage.Scratch.Quantity, Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath,
+		LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		MailTrouble: l.noJobMail,
-		Note:        func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: notebooks.Preemption(l.cfg.Queue.Preemption), MinimumRun: l.cfg.Queue.MinimumRun.Duration, Preempted: l.auditPreempted,
+		Note: func(launch int64) string {
+			return l.idle.Note(launch)
+		}, EndsBy: l.endsBy, Preemption: notebooks.Preemption(l.cfg.Queue.Preemption),
+		MinimumRun: l.cfg.Queue.MinimumRun.Duration, Preempted: l.auditPreempted,
 	})
 	if err != nil {
 		return err
@@ -953,9 +975,15 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
-		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.Scratch.Bytes())),
-		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == config.SignUpApproval, Files: l.fileDoor(), API: description,
+		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report,
+		CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
+		Environments: labEnvironments{l},
+		SignIn:       l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l},
+		Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes,
+		Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
+		Scratch: units.Bytes(uint64(l.cfg.Storage.Scratch.Bytes())),
+		CA:      l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == config.SignUpApproval,
+		Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
 	})
 	if err != nil {
@@ -970,9 +998,12 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return err
 	}
 	programs, err := api.New(api.Config{
-		Users: parts.people, Notebooks: parts.notebooks, Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
+		Users: parts.people, Notebooks: parts.notebooks, Mail: l.mail, History: l.history, Quotas: l.quotas,
+		Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
+		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l},
+		Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab,
+		HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

@@ -37,9 +37,10 @@ func (f *auditFlags) add(c *cobra.Command, a *app) {
 	}
 	completeFlag(c, "action", actions...)
 	completeFlag(c, "since", "24h", "7d", "30d")
-	if err := c.RegisterFlagCompletionFunc("user", func(c *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) {
-		return a.completeHandles(c, nil, part)
-	}); err != nil {
+	if err := c.RegisterFlagCompletionFunc("user",
+		func(c *cobra.Command, _ []string, part string) ([]string, cobra.ShellCompDirective) {
+			return a.completeHandles(c, nil, part)
+		}); err != nil {
 		panic(err) // no such flag
 	}
 }
@@ -47,7 +48,8 @@ func (f *auditFlags) add(c *cobra.Command, a *app) {
 func (f *auditFlags) filter(now time.Time) (users.AuditFilter, error) {
 	filter := users.AuditFilter{Person: f.user, Action: f.action, Remote: f.address}
 	if f.action != "" && users.AuditWords(f.action) == f.action {
-		return filter, fail(exitUsage, "there is no action %q; `gpulab audit list --action` and the Tab key show them all", f.action)
+		return filter, fail(exitUsage, "there is no action %q; `gpulab audit list --action` and the Tab key show them all",
+			f.action)
 	}
 	var err error
 	if filter.Since, err = moment(f.since, now, 0); err != nil {
@@ -80,15 +82,17 @@ func newAuditList(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "list", Short: "List what was done, the newest first",
-		Example: "  sudo gpulab audit list\n  sudo gpulab audit list --user ada --since 30d\n  sudo gpulab audit list --action sign-in.failed --json | jq '.[].remote'",
-		Args:    cobra.NoArgs,
+		Example: "  sudo gpulab audit list\n  sudo gpulab audit list --user ada --since 30d\n  sudo gpulab audit list " +
+			"--action sign-in.failed --json | jq '.[].remote'",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, err := flags.filter(time.Now())
 			if err != nil {
 				return err
 			}
 			if limit < 1 || limit > 100000 {
-				return fail(exitUsage, "--limit %d: 1 to 100000 entries can be listed; `gpulab audit export` writes them all", limit)
+				return fail(exitUsage, "--limit %d: 1 to 100000 entries can be listed; `gpulab audit export` writes them all",
+					limit)
 			}
 			if err := requireRoot(c); err != nil {
 				return err
@@ -117,7 +121,9 @@ func printAudit(w io.Writer, entries []users.Entry) error {
 	}
 	rows := [][]string{{"WHEN", "WHO", "WHAT", "WHOM", "FROM", "DETAILS"}}
 	for _, e := range entries {
-		rows = append(rows, []string{e.At.Local().Format("2006-01-02 15:04:05"), e.Actor, users.AuditWords(e.Action), e.Target, e.Remote, e.Detail})
+		rows = append(rows, []string{
+			e.At.Local().Format("2006-01-02 15:04:05"), e.Actor, users.AuditWords(e.Action), e.Target, e.Remote, e.Detail,
+		})
 	}
 	return table(w, rows)
 }
@@ -170,8 +176,9 @@ in the log.
 
 With --file an export (gpulab audit export --json) is checked, on any machine.
 Of an export with a filter only what is in it can be checked.`,
-		Example: "  sudo gpulab audit verify\n  sudo gpulab audit verify --expect 0f3a…\n  gpulab audit verify --file audit.json",
-		Args:    cobra.NoArgs,
+		Example: "  sudo gpulab audit verify\n  sudo gpulab audit verify --expect 0f3a…\n  gpulab audit verify --file " +
+			"audit.json",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var kept *users.Hash
 			if expect != "" {
@@ -199,7 +206,8 @@ Of an export with a filter only what is in it can be checked.`,
 				err = printCheck(c.OutOrStdout(), check)
 			}
 			if err == nil && kept != nil && !check.Expected {
-				return fail(exitFailure, "the hash %s is not in the log: its end was cut off, it was written anew, or the entry is older than 400 days", kept)
+				return fail(exitFailure, "the hash %s is not in the log: its end was cut off, it was written anew, or the entry "+
+					"is older than 400 days", kept)
 			}
 			return err
 		},
@@ -236,9 +244,11 @@ func printCheck(w io.Writer, check users.ChainCheck) error {
 	if check.Entries == 1 {
 		entries = "entry"
 	}
-	span := fmt.Sprintf("%d %s from %s to %s", check.Entries, entries, check.From.Local().Format("2006-01-02 15:04"), check.To.Local().Format("2006-01-02 15:04"))
+	span := fmt.Sprintf("%d %s from %s to %s", check.Entries, entries, check.From.Local().Format("2006-01-02 15:04"),
+		check.To.Local().Format("2006-01-02 15:04"))
 	if check.Part {
-		_, err := fmt.Fprintf(w, "%s, each unchanged; this export is a part of the log, so what lies between them is not checked (%d gaps)\n", span, check.Gaps)
+		_, err := fmt.Fprintf(w, "%s, each unchanged; this export is a part of the log, so what lies between them is not "+
+			"checked (%d gaps)\n", span, check.Gaps)
 		return err
 	}
 	_, err := fmt.Fprintf(w, "%s, unbroken, head hash %s\n", span, check.Head)
@@ -257,7 +267,8 @@ func (l *appliance) VerifyAudit(ctx context.Context, expect *users.Hash) (users.
 
 // ExportAudit implements ctl.Daemon. That root exports stands in the export itself.
 func (l *appliance) ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, f users.AuditFilter) error {
-	if err := l.people.Audit(ctx, users.Entry{Actor: "root", Action: "audit.export", Detail: string(format) + f.Words()}); err != nil {
+	if err := l.people.Audit(ctx, users.Entry{Actor: "root", Action: "audit.export",
+		Detail: string(format) + f.Words()}); err != nil {
 		return err
 	}
 	return l.people.ExportAudit(ctx, w, format, f)

@@ -63,7 +63,8 @@ that the lab only shows, and what is in the memory of running notebooks.`,
 			case err != nil && c.Context().Err() != nil:
 				return fail(exitFailure, "interrupted; no backup was made, and one that was there before is as it was")
 			case errors.Is(err, syscall.ENOSPC):
-				return fail(exitFailure, "there is no room for the backup (%w); nothing of it is left. Make room, or name a file elsewhere", err)
+				return fail(exitFailure, "there is no room for the backup (%w); nothing of it is left. Make room, or name a "+
+					"file elsewhere", err)
 			}
 			return err
 		},
@@ -155,11 +156,12 @@ func makeBackup(c *cobra.Command, a *app, name string, f backupFlags) error {
 	}
 	line := progressLine{out: c.ErrOrStderr(), live: isTerminal(c.ErrOrStderr())}
 	file := &countingWriter{w: out}
-	manifest, totals, err := backup.Create(ctx, src, file, backup.Watch{Note: left.add, Step: func(path string, bytes int64) {
-		if line.live {
-			line.say(fmt.Sprintf("%s saved; %s", amount(bytes), visibly(clip(path, 50))))
-		}
-	}})
+	manifest, totals, err := backup.Create(ctx, src, file,
+		backup.Watch{Note: left.add, Step: func(path string, bytes int64) {
+			if line.live {
+				line.say(fmt.Sprintf("%s saved; %s", amount(bytes), visibly(clip(path, 50))))
+			}
+		}})
 	line.clear()
 	if err == nil && target != nil {
 		err = target.Commit(f.force)
@@ -179,7 +181,8 @@ func makeBackup(c *cobra.Command, a *app, name string, f backupFlags) error {
 		where = "standard output"
 	}
 	fmt.Fprintf(say, "✓ %s is saved in %s: %s, %d entries.\n", manifest.Lab, where, amount(file.n), totals.Entries)
-	fmt.Fprintf(say, "  %s\n  It holds secrets: keep it where nobody else can read it, or encrypt it.\n", backupParts(manifest))
+	fmt.Fprintf(say, "  %s\n  It holds secrets: keep it where nobody else can read it, or encrypt it.\n",
+		backupParts(manifest))
 	return nil
 }
 
@@ -194,7 +197,8 @@ func openLab(ctx context.Context, cfg config.Config) (*sql.DB, error) {
 		return nil, err
 	}
 	if known, _ := store.Known(); schema != known {
-		err = fmt.Errorf("%s has schema %d, and this gpulab knows schema %d: run `gpulab init`, which brings the lab to this version, then make the backup", path, schema, known)
+		err = fmt.Errorf("%s has schema %d, and this gpulab knows schema %d: run `gpulab init`, which brings the lab to "+
+			"this version, then make the backup", path, schema, known)
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -203,7 +207,8 @@ func openLab(ctx context.Context, cfg config.Config) (*sql.DB, error) {
 }
 
 // backupSource says what of the lab is saved.
-func backupSource(ctx context.Context, a *app, cfg config.Config, db *sql.DB, f backupFlags, left *notes) (backup.Source, error) {
+func backupSource(ctx context.Context, a *app, cfg config.Config, db *sql.DB, f backupFlags,
+	left *notes) (backup.Source, error) {
 	src := backup.Source{DataDir: cfg.DataDir, Config: a.configPath, History: f.history}
 	if _, err := os.Stat(a.configPath); err != nil {
 		return src, fmt.Errorf("the configuration: %w", err)
@@ -226,7 +231,9 @@ func backupSource(ctx context.Context, a *app, cfg config.Config, db *sql.DB, f 
 	if err != nil {
 		return src, err
 	}
-	src.Manifest = backup.Manifest{Version: version.Version, Lab: cfg.Lab, Host: host, Made: time.Now().UTC().Truncate(time.Second), People: people}
+	src.Manifest = backup.Manifest{
+		Version: version.Version, Lab: cfg.Lab, Host: host, Made: time.Now().UTC().Truncate(time.Second), People: people,
+	}
 	if fp, err := caFingerprint(cfg); err == nil {
 		src.Manifest.CA = fp
 	}
@@ -272,7 +279,8 @@ func newBackupFile(cfg config.Config, name string, force bool) (*backup.Target, 
 	}
 	data, err := filepath.EvalSymlinks(cfg.DataDir)
 	if err == nil && strings.HasPrefix(dir+"/", data+"/") {
-		return nil, fail(exitUsage, "%s lies in gpulab's own data folder, which would go with it; name a file elsewhere, best on another machine's disk", name)
+		return nil, fail(exitUsage, "%s lies in gpulab's own data folder, which would go with it; name a file elsewhere, "+
+			"best on another machine's disk", name)
 	}
 	return backup.NewTarget(name, force)
 }
@@ -299,7 +307,8 @@ func warnRoom(ctx context.Context, w io.Writer, cfg config.Config, db *sql.DB, d
 		}
 	}
 	if free := st.Bavail * uint64(st.Bsize); need > free {
-		fmt.Fprintf(w, "  ! %s has %s free, and %s are saved, compressed: it may not fit\n", dir, units.Bytes(free), units.Bytes(need))
+		fmt.Fprintf(w, "  ! %s has %s free, and %s are saved, compressed: it may not fit\n", dir, units.Bytes(free),
+			units.Bytes(need))
 	}
 }
 
@@ -312,7 +321,9 @@ func noteBackup(ctx context.Context, db *sql.DB, name string, m backup.Manifest,
 	if err != nil {
 		return err
 	}
-	return users.New(db).Audit(ctx, users.Entry{Actor: "root", Action: "backup.create", Target: filepath.Base(name), Detail: amount(size) + ", " + backupParts(m)})
+	return users.New(db).Audit(ctx, users.Entry{
+		Actor: "root", Action: "backup.create", Target: filepath.Base(name), Detail: amount(size) + ", " + backupParts(m),
+	})
 }
 
 // backupParts says in words what a backup holds.
@@ -368,7 +379,8 @@ func interruptedOr(c *cobra.Command, err error, interrupted string) error {
 }
 
 func describeBackup(w io.Writer, m backup.Manifest, t backup.Totals) {
-	fmt.Fprintf(w, "✓ A whole backup of %s on %s, made %s by gpulab %s.\n", visibly(m.Lab), visibly(m.Host), m.Made.Local().Format("2006-01-02 15:04"), visibly(m.Version))
+	fmt.Fprintf(w, "✓ A whole backup of %s on %s, made %s by gpulab %s.\n", visibly(m.Lab), visibly(m.Host),
+		m.Made.Local().Format("2006-01-02 15:04"), visibly(m.Version))
 	fmt.Fprintf(w, "  %d people; %s\n  %d entries, %s\n", m.People, backupParts(m), t.Entries, amount(t.Bytes))
 	if t.LeftOut > 0 {
 		fmt.Fprintf(w, "  %d things were left out or changed while they were saved\n", t.LeftOut)

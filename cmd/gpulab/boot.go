@@ -21,7 +21,10 @@ type boot struct {
 }
 
 func newBoot(serving, inputs string, stages ...string) *boot {
-	b := &boot{began: map[string]time.Time{}, changed: make(chan struct{}), state: ctl.Boot{Serving: serving, Inputs: inputs, Try: 1}}
+	b := &boot{
+		began: map[string]time.Time{}, changed: make(chan struct{}),
+		state: ctl.Boot{Serving: serving, Inputs: inputs, Try: 1},
+	}
 	for _, s := range stages {
 		b.state.Stages = append(b.state.Stages, ctl.Stage{Name: s, State: "waiting"})
 	}
@@ -89,7 +92,8 @@ func (b *boot) failed(err error, next time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state.Failed, b.state.Next = err.Error(), next
-	slog.Error("the lab did not become ready; trying again", "err", err, "try", b.state.Try, "next", next.Format(time.TimeOnly))
+	slog.Error("the lab did not become ready; trying again", "err", err, "try", b.state.Try, "next",
+		next.Format(time.TimeOnly))
 	b.wake()
 }
 

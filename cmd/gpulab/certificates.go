@@ -58,21 +58,29 @@ func (l *appliance) certificatesComponent() ctl.Component {
 	kubernetes, err := l.cluster.Load().CertificatesUntil()
 	switch trouble := l.certs.Trouble(); {
 	case trouble != "":
-		c.State, c.Detail, c.NextStep = ctl.Warning, trouble+": browsers refuse it", "set the clock: timedatectl set-ntp true; if it is right, see `gpulab ca --help`"
+		c.State, c.Detail, c.NextStep = ctl.Warning, trouble+": browsers refuse it",
+			"set the clock: timedatectl set-ntp true; if it is right, see `gpulab ca --help`"
 	case err != nil:
 		c.State, c.Detail, c.NextStep = ctl.Warning, err.Error(), "restart gpulab; Kubernetes makes what is missing"
 	case !kubernetes.IsZero() && time.Now().After(kubernetes):
-		c.State, c.Detail, c.NextStep = ctl.Warning, "Kubernetes' ran out on "+kubernetes.Format(time.DateOnly), "gpulab restarts Kubernetes within a minute to renew them; if the clock is wrong, set it: timedatectl set-ntp true"
+		c.State, c.Detail, c.NextStep = ctl.Warning, "Kubernetes' ran out on "+kubernetes.Format(time.DateOnly),
+			"gpulab restarts Kubernetes within a minute to renew them; if the clock is wrong, set it: timedatectl set-ntp true"
 	case l.ownCert != nil && l.ownCert.Trouble(time.Now()) != "":
-		c.State, c.Detail, c.NextStep = ctl.Warning, l.ownCert.Trouble(time.Now()), "renew the files that `tls` in the configuration names; they are taken over within a minute"
+		c.State, c.Detail, c.NextStep = ctl.Warning, l.ownCert.Trouble(time.Now()),
+			"renew the files that `tls` in the configuration names; they are taken over within a minute"
 	case l.ownCert != nil && time.Until(l.ownCert.Until()) < ownLeft:
-		c.State, c.Detail, c.NextStep = ctl.Warning, "the lab's own certificate runs out on "+l.ownCert.Until().Format(time.DateOnly), "renew the files that `tls` in the configuration names; they are taken over within a minute"
+		c.State, c.Detail, c.NextStep = ctl.Warning,
+			"the lab's own certificate runs out on "+l.ownCert.Until().Format(time.DateOnly),
+			"renew the files that `tls` in the configuration names; they are taken over within a minute"
 	case l.cfg.Uncovered(l.ownCert) != "":
-		c.State, c.Detail, c.NextStep = ctl.Warning, l.cfg.Uncovered(l.ownCert), "get a certificate that names it, too, or take it out of `names`"
+		c.State, c.Detail, c.NextStep = ctl.Warning, l.cfg.Uncovered(l.ownCert),
+			"get a certificate that names it, too, or take it out of `names`"
 	default:
-		c.Detail = "pages until " + l.certs.Until().Format(time.DateOnly) + ", Kubernetes until " + kubernetes.Format(time.DateOnly) + "; both are renewed before"
+		c.Detail = "pages until " + l.certs.Until().Format(time.DateOnly) + ", Kubernetes until " +
+			kubernetes.Format(time.DateOnly) + "; both are renewed before"
 		if l.ownCert != nil {
-			c.Detail += "; the lab's own, for " + strings.Join(l.ownCert.Names(), ", ") + ", until " + l.ownCert.Until().Format(time.DateOnly)
+			c.Detail += "; the lab's own, for " + strings.Join(l.ownCert.Names(),
+				", ") + ", until " + l.ownCert.Until().Format(time.DateOnly)
 		}
 	}
 	return c

@@ -25,7 +25,9 @@ func newCharts(a *app) *cobra.Command {
 			}
 			rows := [][]string{{"RELEASE", "NAMESPACE", "CHART", "APP", "REVISION", "STATE"}}
 			for _, r := range releases {
-				rows = append(rows, []string{r.Name, r.Namespace, r.Chart + " " + r.Version, r.AppVersion, fmt.Sprint(r.Revision), r.State})
+				rows = append(rows, []string{
+					r.Name, r.Namespace, r.Chart + " " + r.Version, r.AppVersion, fmt.Sprint(r.Revision), r.State,
+				})
 			}
 			return table(c.OutOrStdout(), rows)
 		},

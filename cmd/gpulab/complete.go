@@ -71,9 +71,10 @@ func (a *app) groupNames(c *cobra.Command) []string {
 
 // completeFlagWith lets the shell complete a flag with what the lab has.
 func completeFlagWith(c *cobra.Command, flag string, values func(c *cobra.Command) []string) {
-	err := c.RegisterFlagCompletionFunc(flag, func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return values(c), cobra.ShellCompDirectiveNoFileComp
-	})
+	err := c.RegisterFlagCompletionFunc(flag,
+		func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return values(c), cobra.ShellCompDirectiveNoFileComp
+		})
 	if err != nil {
 		panic(err) // no such flag: a mistake in this program
 	}

@@ -115,7 +115,9 @@ func (c *cordons) look(ctx context.Context) error {
 	for name, is := range parts.kube.Marks() {
 		_, wanted := c.of(name)
 		if is.Unschedulable {
-			slog.Warn("a machine was closed in Kubernetes by hand; it is opened again, since `gpulab nodes cordon` is what counts", "machine", name)
+			slog.Warn("a machine was closed in Kubernetes by hand; it is opened again, since `gpulab nodes cordon` is "+
+				"what counts",
+				"machine", name)
 		}
 		if is.Cordoned != wanted || is.Unschedulable {
 			errs = append(errs, markNode(ctx, client, name, wanted))
@@ -160,8 +162,10 @@ func (c *cordons) empty(ctx context.Context, parts *attached, now time.Time) err
 			errs = append(errs, err)
 			continue
 		}
-		text := fmt.Sprintf("It was interrupted: %s was emptied%s. What is saved is in your home; %s.", c.lab.called(p.Node), inBrackets(cordon.Reason),
-			c.lab.orElsewhere("you can start it again, on another machine", "you can start it again once the machine takes work"))
+		text := fmt.Sprintf("It was interrupted: %s was emptied%s. What is saved is in your home; %s.", c.lab.called(p.Node),
+			inBrackets(cordon.Reason),
+			c.lab.orElsewhere("you can start it again, on another machine",
+				"you can start it again once the machine takes work"))
 		if err := parts.notebooks.StopForMachine(ctx, launch.ID, text); err != nil {
 			errs = append(errs, err)
 			continue
@@ -230,9 +234,11 @@ func (l *appliance) emptying(handle string) []string {
 		if launch, err := parts.notebooks.Get(context.Background(), p.LaunchID); err == nil && launch.Title != "" {
 			name = launch.Title
 		}
-		list = append(list, fmt.Sprintf("%s is being emptied%s. Your notebook “%s” there ends %s: save your work. You can %s.",
-			l.called(p.Node), inBrackets(cordon.Reason), name, atTime(cordon.EmptyAt),
-			l.orElsewhere("stop it and start it again before that; it then runs on another machine", "start it again once the machine takes work")))
+		list = append(list,
+			fmt.Sprintf("%s is being emptied%s. Your notebook “%s” there ends %s: save your work. You can %s.",
+				l.called(p.Node), inBrackets(cordon.Reason), name, atTime(cordon.EmptyAt),
+				l.orElsewhere("stop it and start it again before that; it then runs on another machine",
+					"start it again once the machine takes work")))
 	}
 	slices.Sort(list)
 	return list

@@ -38,7 +38,9 @@ func (l *appliance) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) erro
 // Status implements ctl.Daemon.
 func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	state, _ := l.boot.now()
-	s := ctl.Status{URL: l.url(), LocalURL: l.localURL(), Version: version.Version, GPUs: l.fleet.Snapshots(), Network: l.network(ctx)}
+	s := ctl.Status{
+		URL: l.url(), LocalURL: l.localURL(), Version: version.Version, GPUs: l.fleet.Snapshots(), Network: l.network(ctx),
+	}
 	if s.GPUs == nil {
 		s.GPUs = []gpu.Snapshot{}
 	}
@@ -116,13 +118,16 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	case there && l.attached.Load().notebooks.Connected():
 		hub.Detail = "at " + addr
 	case there:
-		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "at "+addr+", but it does not reach gpulab yet", "wait a minute; then `gpulab logs hub`"
+		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "at "+addr+", but it does not reach gpulab yet",
+			"wait a minute; then `gpulab logs hub`"
 	default:
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
 	out = append(out, lineComponents(l.attached.Load().line.Trouble())...)
 	out = append(out, l.sharesWithoutGroup(ctx)...)
-	out = append(out, hub, l.podsComponent(ctx), l.sleepComponent(), diskComponent(l.disk.Filesystems()), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
+	out = append(out, hub, l.podsComponent(ctx), l.sleepComponent(), diskComponent(l.disk.Filesystems()),
+		l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx),
+		networkComponent(l.network(ctx)))
 	out = append(out, l.names.component()...)
 	if c, ok := l.quotasComponent(ctx); ok {
 		out = append(out, c)
@@ -135,7 +140,10 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		if driver, ok := l.driverComponent(); ok {
 			return append(out, driver)
 		}
-		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
+		return append(out, ctl.Component{
+			Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU",
+			NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`",
+		})
 	}
 	return append(out, probeComponent(l.ownSnapshot()))
 }
@@ -153,7 +161,8 @@ func k3sComponent(cluster *embedk8s.Cluster) ctl.Component {
 func k3sProcess(p supervise.State) ctl.Component {
 	k3s := ctl.Component{Name: "k3s", State: ctl.OK}
 	if !p.Running {
-		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
+		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit,
+			"gpulab starts it again by itself; see `gpulab logs k3s`"
 		return k3s
 	}
 	k3s.Detail = fmt.Sprintf("process %d, up for %s", p.PID, units.Lasting(time.Since(p.Since)))
@@ -172,7 +181,8 @@ func probeComponent(snap gpu.Snapshot, ok bool) ctl.Component {
 	case snap.Error != "":
 		probe.State, probe.Detail, probe.NextStep = ctl.Warning, snap.Error, "see `gpulab logs probe`"
 	case troubles(snap) != "":
-		probe.State, probe.Detail, probe.NextStep = ctl.Warning, troubles(snap), "the page of the GPU says what happened and what to do"
+		probe.State, probe.Detail, probe.NextStep = ctl.Warning, troubles(snap),
+			"the page of the GPU says what happened and what to do"
 	default:
 		probe.Detail = fmt.Sprintf("%d GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
 		if snap.Simulated {

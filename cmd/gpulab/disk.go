@@ -52,11 +52,14 @@ func diskComponent(list []diskspace.Filesystem) ctl.Component {
 	c.Detail = strings.Join(words, " ")
 	switch worst {
 	case diskspace.ReadOnly:
-		c.State, c.NextStep = ctl.Failed, "the kernel does that after errors of a disk: `dmesg | tail`; mend it, then mount -o remount,rw"
+		c.State, c.NextStep = ctl.Failed, "the kernel does that after errors of a disk: `dmesg | tail`; mend it, then "+
+			"mount -o remount,rw"
 	case diskspace.Full:
-		c.State, c.NextStep = ctl.Warning, "make room now: nothing starts, notebooks cannot save, and the room held back for the databases is being used; `gpulab disk` lists what takes it"
+		c.State, c.NextStep = ctl.Warning, "make room now: nothing starts, notebooks cannot save, and the room held back "+
+			"for the databases is being used; `gpulab disk` lists what takes it"
 	case diskspace.Refusing:
-		c.State, c.NextStep = ctl.Warning, "make room: no notebook starts and no image is brought in before that; `gpulab disk` lists what takes it"
+		c.State, c.NextStep = ctl.Warning, "make room: no notebook starts and no image is brought in before that; `gpulab "+
+			"disk` lists what takes it"
 	case diskspace.Notice:
 		c.State, c.NextStep = ctl.Warning, "make room: from 95 % on no notebook starts; `gpulab disk` lists what takes it"
 	}

@@ -49,7 +49,10 @@ func printDisk(w io.Writer, disk ctl.Disk) error {
 		if f.Silent {
 			state = "does not answer"
 		}
-		rows = append(rows, []string{strings.Join(f.Holds, ", "), units.Bytes(f.Free), units.Bytes(f.Free + f.Used), fmt.Sprintf("%d %%", f.Percent()), state})
+		rows = append(rows, []string{
+			strings.Join(f.Holds, ", "), units.Bytes(f.Free), units.Bytes(f.Free + f.Used), fmt.Sprintf("%d %%", f.Percent()),
+			state,
+		})
 	}
 	if err := table(w, rows); err != nil {
 		return err

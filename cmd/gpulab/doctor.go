@@ -83,7 +83,8 @@ func chooseProbes(names []string, joined bool) ([]doctor.Probe, error) {
 			if joined {
 				kind = "heads, and this machine has joined another's pool"
 			}
-			return nil, fail(exitUsage, "the probe %q is for %s; `gpulab doctor --list` shows those that look at this one", name, kind)
+			return nil, fail(exitUsage, "the probe %q is for %s; `gpulab doctor --list` shows those that look at this one", name,
+				kind)
 		}
 		if !slices.ContainsFunc(all, func(p doctor.Probe) bool { return p.Name == name }) {
 			return nil, fail(exitUsage, "there is no probe %q;%s `gpulab doctor --list` shows them", name, nearProbe(name))
@@ -260,7 +261,9 @@ func (a *app) givenNumbers(ctx context.Context) (map[int]string, error) {
 		return nil, doctor.ErrNotAllowed
 	}
 	folders, ferr := a.client().Folders(ctx)
-	numbers := map[int]string{hubUID: "JupyterHub", environments.BuildUID: "builds of environments", packagesUID: "the cache of packages"}
+	numbers := map[int]string{
+		hubUID: "JupyterHub", environments.BuildUID: "builds of environments", packagesUID: "the cache of packages",
+	}
 	for i := range people {
 		numbers[people[i].UID] = people[i].Handle
 	}
@@ -278,7 +281,11 @@ func machineOptions(cfg config.Config) doctor.Options {
 	if port := cfg.Files.Listen.Port(); port != 0 {
 		ports = append(ports, port)
 	}
-	opts := doctor.Options{ServeNFS: cfg.Storage.Export == config.ExportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.OwnNames(), Wildcards: cfg.Wildcards(), GPUMode: string(cfg.GPUs), Ports: ports, NodesPort: cfg.NodesPort}
+	opts := doctor.Options{
+		ServeNFS: cfg.Storage.Export == config.ExportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir,
+		Address: cfg.Address, Names: cfg.OwnNames(), Wildcards: cfg.Wildcards(), GPUMode: string(cfg.GPUs), Ports: ports,
+		NodesPort: cfg.NodesPort,
+	}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}
@@ -314,7 +321,9 @@ func (a *app) askLab(ctx context.Context) (doctor.Lab, error) {
 	}
 	lab := doctor.Lab{Version: s.Version, URL: s.URL, Nodes: len(s.Nodes)}
 	for _, c := range s.Components {
-		lab.Parts = append(lab.Parts, doctor.Part{Name: c.Name, State: partStates[c.State], Detail: c.Detail, NextStep: c.NextStep})
+		lab.Parts = append(lab.Parts, doctor.Part{
+			Name: c.Name, State: partStates[c.State], Detail: c.Detail, NextStep: c.NextStep,
+		})
 	}
 	for _, n := range s.Nodes {
 		if !n.Ready {
@@ -324,12 +333,15 @@ func (a *app) askLab(ctx context.Context) (doctor.Lab, error) {
 	for _, snapshot := range s.GPUs {
 		for i := range snapshot.GPUs {
 			g := &snapshot.GPUs[i]
-			lab.GPUs = append(lab.GPUs, doctor.GPU{Node: snapshot.Machine(), Name: g.Name, Index: g.Index, Trouble: g.Error, Withheld: g.Withheld})
+			lab.GPUs = append(lab.GPUs, doctor.GPU{
+				Node: snapshot.Machine(), Name: g.Name, Index: g.Index, Trouble: g.Error, Withheld: g.Withheld,
+			})
 		}
 	}
 	return lab, nil
 }
 
 var partStates = map[ctl.State]string{
-	ctl.OK: doctor.OK, ctl.Starting: doctor.Starting, ctl.Warning: doctor.Warn, ctl.Failed: doctor.Fail, ctl.Off: doctor.Off,
+	ctl.OK: doctor.OK, ctl.Starting: doctor.Starting, ctl.Warning: doctor.Warn, ctl.Failed: doctor.Fail,
+	ctl.Off: doctor.Off,
 }

@@ -29,8 +29,9 @@ func newDriver(a *app) *cobra.Command {
 		Long: `How this machine stands with NVIDIA's driver: what was found, what it means, and
 the exact commands that mend it. gpulab reads files for that and asks no driver,
 so a sick one cannot hang it.`,
-		Example: "  sudo gpulab driver\n  sudo gpulab driver --json | jq -r '.plan.steps[].command'\n  sudo gpulab driver install\n  sudo gpulab driver unhold && sudo apt upgrade",
-		Args:    knownCommand,
+		Example: "  sudo gpulab driver\n  sudo gpulab driver --json | jq -r '.plan.steps[].command'\n  sudo gpulab driver " +
+			"install\n  sudo gpulab driver unhold && sudo apt upgrade",
+		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -47,7 +48,8 @@ so a sick one cannot hang it.`,
 			}
 			printSituation(c.OutOrStdout(), s)
 			if held := nvidiadriver.Held("/"); len(held) > 0 {
-				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`%s.\n", countOf(len(held), "package"), withKernel(held))
+				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`%s.\n",
+					countOf(len(held), "package"), withKernel(held))
 			}
 			return nil
 		},
@@ -125,7 +127,8 @@ it offers real GPUs. It is a file of apt's preferences,
 			if err := changeDriverState(cfg.DataDir, func(s *driverState) { s.Unheld = false }); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that%s.\n", countOf(len(held), "package"), withKernel(nvidiadriver.Held("/")))
+			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that%s.\n", countOf(len(held), "package"),
+				withKernel(nvidiadriver.Held("/")))
 			return nil
 		},
 	}
@@ -244,7 +247,8 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg config.Config, joi
 	printAfterInstall(out, s)
 	switch {
 	case joined && cfg.GPUs != config.GPUsReal:
-		fmt.Fprintln(out, "This machine has joined a pool without them: run `gpulab leave` and join again, once the driver works.")
+		fmt.Fprintln(out, "This machine has joined a pool without them: run `gpulab leave` and join again, once the "+
+			"driver works.")
 	case cfg.GPUs == config.GPUsSimulated:
 		fmt.Fprintln(out, "The lab simulates its GPUs until then: `gpulab init --gpus real` goes over to the machine's own.")
 	}
@@ -276,7 +280,8 @@ func holdDriver(w io.Writer, cfg config.Config) error {
 		return nil
 	}
 	if err == nil && len(held) != before {
-		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver unhold` ends that%s)\n", "hold", countOf(len(held), "package"), withKernel(nvidiadriver.Held("/")))
+		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver "+
+			"unhold` ends that%s)\n", "hold", countOf(len(held), "package"), withKernel(nvidiadriver.Held("/")))
 	}
 	return err
 }

@@ -160,10 +160,12 @@ func printNotes(out io.Writer, a *app, cfg config.Config) error {
 	case cfg.GPUs == config.GPUsReal:
 		fmt.Fprintf(out, "  Driver         %s\n", s.Driver)
 		if held := nvidiadriver.Held("/"); len(held) > 0 {
-			fmt.Fprintf(out, "                 %s held; `gpulab driver unhold` lets them be upgraded\n", countOf(len(held), "package"))
+			fmt.Fprintf(out, "                 %s held; `gpulab driver unhold` lets them be upgraded\n",
+				countOf(len(held), "package"))
 		}
 	case cfg.GPUs == config.GPUsNone && s.HasCard() && !s.Usable():
-		fmt.Fprintf(out, "  Driver         %s\n                 `gpulab driver` says what mends it; the lab goes on with the GPUs by itself then\n", s.Seen())
+		fmt.Fprintf(out, "  Driver         %s\n                 `gpulab driver` says what mends it; the lab goes on with "+
+			"the GPUs by itself then\n", s.Seen())
 	}
 	if !haveSystemd() {
 		exe, err := os.Executable()
@@ -177,7 +179,8 @@ func printNotes(out io.Writer, a *app, cfg config.Config) error {
 		if a.socket != ctl.DefaultSocket {
 			command = append(command, "--socket", a.socket)
 		}
-		fmt.Fprintf(out, "  At boot        there is no systemd here: have `%s` run, as root, or run gpulab init\n", strings.Join(command, " "))
+		fmt.Fprintf(out, "  At boot        there is no systemd here: have `%s` run, as root, or run gpulab init\n",
+			strings.Join(command, " "))
 	}
 	return nil
 }

@@ -28,14 +28,15 @@ func (g *agent) encrypts() bool {
 	return g.file.Settings.Encrypt
 }
 
-// encrypt begins or ends encrypting, as the head wants it: k3s alone is started anew for it, and notebooks go on. Where the
-// kernel cannot, k3s does not come up, Kubernetes places nothing here, and the head is told why.
+// encrypt begins or ends encrypting, as the head wants it: k3s alone is started anew for it, and notebooks go on. Where
+// the kernel cannot, k3s does not come up, Kubernetes places nothing here, and the head is told why.
 func (g *agent) encrypt(on bool) {
 	err := canEncrypt(on)
 	g.mu.Lock()
 	news := g.file.Settings.Encrypt != on
 	if err != nil && !g.cannotEncrypt {
-		slog.Error("this machine cannot encrypt what goes between machines, as the head does: nothing starts here", "err", err)
+		slog.Error("this machine cannot encrypt what goes between machines, as the head does: nothing starts here", "err",
+			err)
 	}
 	g.file.Settings.Encrypt, g.cannotEncrypt = on, err != nil
 	if news {
@@ -56,11 +57,13 @@ func (g *agent) encrypt(on bool) {
 func encryptionSentence(name string, wanted bool, m toldEncryption) string {
 	switch {
 	case wanted && m.cannot:
-		return fmt.Sprintf("The kernel of %s has no WireGuard, by which this lab encrypts what goes between machines; `gpulab doctor` there says what to do.", name)
+		return fmt.Sprintf("The kernel of %s has no WireGuard, by which this lab encrypts what goes between machines; "+
+			"`gpulab doctor` there says what to do.", name)
 	case m.encrypts == wanted:
 		return ""
 	case wanted:
-		return fmt.Sprintf("%s does not encrypt yet what goes between machines. If that stays so, its gpulab is of an earlier version: upgrade it there.", name)
+		return fmt.Sprintf("%s does not encrypt yet what goes between machines. If that stays so, its gpulab is of an "+
+			"earlier version: upgrade it there.", name)
 	}
 	return fmt.Sprintf("%s still encrypts what goes between machines.", name)
 }

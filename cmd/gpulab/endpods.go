@@ -39,7 +39,8 @@ goes down. A gpulab that runs would start pods again.`,
 				return err
 			}
 			asked, killed := embedk8s.EndPods(c.Context(), embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), podsGrace)
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%d containers were asked to end; %d processes were killed after %s.\n", asked, killed, podsGrace)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%d containers were asked to end; %d processes were killed after %s.\n", asked,
+				killed, podsGrace)
 			return err
 		},
 	}

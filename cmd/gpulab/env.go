@@ -28,7 +28,8 @@ one after a moment. Versions stay side by side until they are removed.`,
   sudo gpulab env export pytorch pytorch.env            for a lab without internet
   sudo gpulab env list`,
 	}
-	c.AddCommand(newEnvList(a), newEnvCatalogue(a), newEnvCreate(a), newEnvCancel(a), newEnvShow(a), newEnvDefault(a), newEnvExport(a), newEnvImport(a), newEnvRemove(a))
+	c.AddCommand(newEnvList(a), newEnvCatalogue(a), newEnvCreate(a), newEnvCancel(a), newEnvShow(a), newEnvDefault(a),
+		newEnvExport(a), newEnvImport(a), newEnvRemove(a))
 	labEnvs(c)
 	return c
 }
@@ -59,7 +60,8 @@ func newEnvList(a *app) *cobra.Command {
 
 func printEnvironments(w io.Writer, list []ctl.EnvironmentState) error {
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(w, "No environments yet. `gpulab env create --from pytorch` builds one; `gpulab env catalogue` lists what there is.")
+		_, err := fmt.Fprintln(w, "No environments yet. `gpulab env create --from pytorch` builds one; `gpulab env "+
+			"catalogue` lists what there is.")
 		return err
 	}
 	rows := [][]string{{"ENVIRONMENT", "TITLE", "PYTHON", "PACKAGES", "SIZE", "NEEDS", "IN USE", "DEFAULT"}}
@@ -72,7 +74,10 @@ func printEnvironments(w io.Writer, list []ctl.EnvironmentState) error {
 		if e.Default {
 			def = "default"
 		}
-		rows = append(rows, []string{e.ID(), visibly(e.Title), cmp.Or(e.Python, "–"), fmt.Sprint(len(e.Packages)), units.Bytes(uint64(max(e.Size, 0))), needs, fmt.Sprint(len(e.Users)), def})
+		rows = append(rows, []string{
+			e.ID(), visibly(e.Title), cmp.Or(e.Python, "–"), fmt.Sprint(len(e.Packages)), units.Bytes(uint64(max(e.Size, 0))),
+			needs, fmt.Sprint(len(e.Users)), def,
+		})
 	}
 	if err := table(w, rows); err != nil {
 		return err
@@ -84,7 +89,8 @@ func printEnvironments(w io.Writer, list []ctl.EnvironmentState) error {
 	}
 	for i := range list {
 		if missing := list[i].Missing; len(missing) > 0 {
-			fmt.Fprintf(w, "%s is not on %s yet; `gpulab nodes` tells how far that is.\n", list[i].ID(), strings.Join(missing, ", "))
+			fmt.Fprintf(w, "%s is not on %s yet; `gpulab nodes` tells how far that is.\n", list[i].ID(),
+				strings.Join(missing, ", "))
 		}
 	}
 	return nil
@@ -128,7 +134,8 @@ may be given as the requirements of another one. Wheels alone are installed.
 
 Ctrl-C ends the build and leaves nothing behind; packages that were downloaded are
 kept for the next try. Afterwards all notebooks have a new kernel.`,
-		Example: "  sudo gpulab env create --from pytorch\n  sudo gpulab env create vision --title 'Computer vision' --requirements vision.txt\n" +
+		Example: "  sudo gpulab env create --from pytorch\n  sudo gpulab env create vision --title 'Computer vision' " +
+			"--requirements vision.txt\n" +
 			"  sudo gpulab env create numbers --requirements - <<<'numpy==2.1.3'\n" +
 			"  sudo gpulab env create torch-cpu --requirements torch.txt --extra-index https://download.pytorch.org/whl/cpu",
 		Args: cobra.MaximumNArgs(1),
@@ -141,7 +148,8 @@ kept for the next try. Afterwards all notebooks have a new kernel.`,
 			}
 			switch {
 			case (want.From == "") == (file == ""):
-				return fail(exitUsage, "say what is to be in it: --from with one of `gpulab env catalogue`, or --requirements with a file; see `%s --help`", c.CommandPath())
+				return fail(exitUsage, "say what is to be in it: --from with one of `gpulab env catalogue`, or --requirements "+
+					"with a file; see `%s --help`", c.CommandPath())
 			case file != "" && want.Name == "":
 				return fail(exitUsage, "an environment needs a name; see `%s --help`", c.CommandPath())
 			case file != "":
@@ -159,7 +167,8 @@ kept for the next try. Afterwards all notebooks have a new kernel.`,
 	f.StringVarP(&file, "requirements", "r", "", "a requirements file of pip; - reads standard input")
 	f.StringVar(&want.Version, "version", "", "its version (the date)")
 	f.StringVar(&want.Title, "title", "", "what people read (the name)")
-	f.StringVar(&want.CUDA, "cuda", "", "the lowest CUDA version that the driver has to offer (found out from the packages)")
+	f.StringVar(&want.CUDA, "cuda", "", "the lowest CUDA version that the driver has to offer (found out from the "+
+		"packages)")
 	f.StringVar(&want.Index, "index", "", "where packages come from instead of PyPI")
 	f.StringSliceVar(&want.ExtraIndexes, "extra-index", nil, "where packages may come from besides")
 	f.BoolVar(&want.Anyway, "anyway", false, "build it although no GPU of the lab can be used with it")
@@ -229,7 +238,8 @@ func printCreated(w io.Writer, e *ctl.EnvironmentState, what string) error {
 	if !e.HasKernel() {
 		kernel = "Its programs are on the path of every notebook and job."
 	}
-	fmt.Fprintf(w, "%s %s: %d packages, %s. %s\n", e.ID(), what, len(e.Packages), units.Bytes(uint64(max(e.Size, 0))), kernel)
+	fmt.Fprintf(w, "%s %s: %d packages, %s. %s\n", e.ID(), what, len(e.Packages), units.Bytes(uint64(max(e.Size, 0))),
+		kernel)
 	if e.Obstacle != "" {
 		fmt.Fprintln(w, "! "+e.Obstacle)
 	}
@@ -316,8 +326,10 @@ func printEnvironment(w io.Writer, e *ctl.EnvironmentState) error {
 		users = strings.Join(e.Users, ", ")
 	}
 	rows := [][]string{
-		{"Environment", e.ID()}, {"Kernel", visibly(e.KernelWords())}, {"In notebooks", e.Path()}, {"Python", cmp.Or(e.Python, "–")},
-		{"Built", e.Built.Local().Format("2 Jan 2006 15:04")}, {"Size", units.Bytes(uint64(max(e.Size, 0)))}, {"Needs", needs}, {"Used by", users}, {"Lock", "sha256:" + e.LockSHA256},
+		{"Environment", e.ID()}, {"Kernel", visibly(e.KernelWords())}, {"In notebooks", e.Path()},
+		{"Python", cmp.Or(e.Python, "–")},
+		{"Built", e.Built.Local().Format("2 Jan 2006 15:04")}, {"Size", units.Bytes(uint64(max(e.Size, 0)))},
+		{"Needs", needs}, {"Used by", users}, {"Lock", "sha256:" + e.LockSHA256},
 	}
 	if err := table(w, rows); err != nil {
 		return err
@@ -342,8 +354,9 @@ func newEnvDefault(a *app) *cobra.Command {
 		Long: `Choose the kernel that JupyterLab takes where nobody says otherwise. Notebooks'
 servers that run take it over when they are started anew; notebook files that
 name a kernel keep theirs.`,
-		Example: "  sudo gpulab env default pytorch\n  sudo gpulab env default --none       the notebooks' own Python, as at first",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  sudo gpulab env default pytorch\n  sudo gpulab env default --none       the notebooks' own Python, as " +
+			"at first",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -449,7 +462,9 @@ No network is needed. A file that is broken or only half read leaves nothing beh
 			}
 			defer file.Close()
 			line := progressLine{out: c.ErrOrStderr(), live: isTerminal(c.ErrOrStderr())}
-			e, err := a.client().ImportEnvironment(c.Context(), &countingReader{r: file, at: func(n int64) { line.say("reading " + progress(n, size)) }})
+			e, err := a.client().ImportEnvironment(c.Context(), &countingReader{r: file, at: func(n int64) {
+				line.say("reading " + progress(n, size))
+			}})
 			line.clear()
 			if c.Context().Err() != nil {
 				return errors.New("interrupted; nothing of it is left")
@@ -490,7 +505,8 @@ they import. Kernels that people made for themselves on top of it stop working.`
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is removed; %s are free again. It can be built again from its lock.\n", e.ID(), units.Bytes(uint64(max(e.Size, 0))))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is removed; %s are free again. It can be built again from its lock.\n",
+				e.ID(), units.Bytes(uint64(max(e.Size, 0))))
 			return err
 		},
 	}

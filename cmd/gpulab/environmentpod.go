@@ -163,12 +163,14 @@ func (b environmentPod) wall(ctx context.Context) error {
 		world.WithExcept(e.String())
 	}
 	dns := networkingv1ac.NetworkPolicyPeer().
-		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"kubernetes.io/metadata.name": "kube-system"})).
+		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(
+			map[string]string{"kubernetes.io/metadata.name": "kube-system"})).
 		WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"k8s-app": "kube-dns"}))
 	port := func(p corev1.Protocol) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
 		return networkingv1ac.NetworkPolicyPort().WithProtocol(p).WithPort(intstr.FromInt32(53))
 	}
-	policy := networkingv1ac.NetworkPolicy(buildName, systemNamespace).WithLabels(map[string]string{tenancy.ManagedLabel: "gpulab"}).
+	policy := networkingv1ac.NetworkPolicy(buildName,
+		systemNamespace).WithLabels(map[string]string{tenancy.ManagedLabel: "gpulab"}).
 		WithSpec(networkingv1ac.NetworkPolicySpec().
 			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"app.kubernetes.io/name": buildName})).
 			WithPolicyTypes(networkingv1.PolicyTypeEgress).
@@ -196,23 +198,35 @@ func (b environmentPod) pod(job environments.Job) *corev1.Pod {
 	var volumes []corev1.Volume
 	var mounts []corev1.VolumeMount
 	for _, m := range []struct{ name, path, at string }{
-		{"environment", job.Environment, job.Target}, {"work", job.Work, environments.WorkPath}, {"cache", job.Cache, environments.CachePath},
+		{"environment", job.Environment, job.Target}, {"work", job.Work, environments.WorkPath},
+		{"cache", job.Cache, environments.CachePath},
 	} {
-		volumes = append(volumes, corev1.Volume{Name: m.name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: m.path, Type: &folder}}})
+		volumes = append(volumes, corev1.Volume{
+			Name: m.name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: m.path, Type: &folder}},
+		})
 		mounts = append(mounts, corev1.VolumeMount{Name: m.name, MountPath: m.at})
 	}
 	if _, err := os.Stat(authorities); err == nil { // else those that the image trusts
 		trust := filepath.Dir(authorities)
-		env = append(env, corev1.EnvVar{Name: "PIP_CERT", Value: authorities}, corev1.EnvVar{Name: "SSL_CERT_FILE", Value: authorities})
-		volumes = append(volumes, corev1.Volume{Name: "authorities", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: trust, Type: &folder}}})
+		env = append(env, corev1.EnvVar{Name: "PIP_CERT", Value: authorities},
+			corev1.EnvVar{Name: "SSL_CERT_FILE", Value: authorities})
+		volumes = append(volumes, corev1.Volume{
+			Name: "authorities", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: trust,
+				Type: &folder}},
+		})
 		mounts = append(mounts, corev1.VolumeMount{Name: "authorities", MountPath: trust, ReadOnly: true})
 	}
-	volumes = append(volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}})
+	volumes = append(volumes, corev1.Volume{
+		Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}},
+	})
 	mounts = append(mounts, corev1.VolumeMount{Name: "scratch", MountPath: "/tmp"})
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: buildName, Labels: map[string]string{"app.kubernetes.io/name": buildName, tenancy.ManagedLabel: "gpulab"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: buildName, Labels: map[string]string{"app.kubernetes.io/name": buildName, tenancy.ManagedLabel: "gpulab"},
+		},
 		Spec: corev1.PodSpec{
-			NodeName: b.node, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, DNSConfig: notebooks.PodNames(),
+			NodeName: b.node, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no,
+			EnableServiceLinks: &no, DNSConfig: notebooks.PodNames(),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
@@ -222,11 +236,14 @@ func (b environmentPod) pod(job environments.Job) *corev1.Pod {
 				Name: "build", Image: job.Image, ImagePullPolicy: corev1.PullIfNotPresent, WorkingDir: "/tmp",
 				Command: job.Command, Env: env, VolumeMounts: mounts,
 				Resources: corev1.ResourceRequirements{
-					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-					Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(buildMemory)},
+					Requests: corev1.ResourceList{
+						corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+					},
+					Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(buildMemory)},
 				},
 				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
 			}},
 		},

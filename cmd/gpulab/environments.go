@@ -29,10 +29,14 @@ const environmentsClaim = "environments"
 func (l *appliance) environmentsDir() string { return filepath.Join(l.cfg.DataDir, "environments") }
 
 // newEnvironments makes the part that keeps environments.
-func (l *appliance) newEnvironments(ctx context.Context, client kubernetes.Interface, kube *notebooks.KubeCluster) (*environments.Service, error) {
-	builder := environmentPod{client: client, node: l.id.NodeName, env: l.cfg.Network.ProxyEnv(l.id), forbidden: l.forbidden}
+func (l *appliance) newEnvironments(ctx context.Context, client kubernetes.Interface,
+	kube *notebooks.KubeCluster) (*environments.Service, error) {
+	builder := environmentPod{
+		client: client, node: l.id.NodeName, env: l.cfg.Network.ProxyEnv(l.id), forbidden: l.forbidden,
+	}
 	return environments.New(ctx, environments.Config{
-		Dir: l.environmentsDir(), Run: builder.run, Stop: builder.stop, CacheBytes: l.cfg.Environments.Cache.Bytes(), Log: slog.Default(), Refusal: l.disk.Refusal,
+		Dir: l.environmentsDir(), Run: builder.run, Stop: builder.stop, CacheBytes: l.cfg.Environments.Cache.Bytes(),
+		Log: slog.Default(), Refusal: l.disk.Refusal,
 		Image: func() string { return l.images.Refs()[notebookImage] },
 		Users: func() ([]environments.Use, error) { return l.certainUses(kube) },
 	})
@@ -150,7 +154,8 @@ func (l *appliance) noEnvironment(service *environments.Service, name string) er
 	for i := range list {
 		ids = append(ids, list[i].ID())
 	}
-	return &notebooks.JobError{Text: fmt.Sprintf("This lab has no environment %q. It has %s.", name, strings.Join(ids, ", "))}
+	return &notebooks.JobError{Text: fmt.Sprintf("This lab has no environment %q. It has %s.", name,
+		strings.Join(ids, ", "))}
 }
 
 // needsOfCUDA is what an environment that needs that version of CUDA asks of GPUs: of
@@ -211,7 +216,8 @@ func (l *appliance) wantEnvironment(w ctl.WantedEnvironment) (environments.Wante
 	want.Index = cmp.Or(want.Index, l.cfg.Environments.Index)
 	want.Debian = cmp.Or(want.Debian, l.cfg.Environments.Debian)
 	if why := l.environmentObstacle(cmp.Or(want.Title, want.Name), want.CUDA); why != "" && !w.Anyway {
-		return want, &users.Error{Kind: environments.ErrUnusable, Text: why + " It was not built; `--anyway` builds it all the same."}
+		return want, &users.Error{Kind: environments.ErrUnusable, Text: why + " It was not built; `--anyway` builds it " +
+			"all the same."}
 	}
 	return want, nil
 }
@@ -289,13 +295,16 @@ func (l labEnvironments) Changes() uint64 {
 }
 
 // Start begins a build; built hears of what it comes to.
-func (l labEnvironments) Start(ctx context.Context, w ctl.WantedEnvironment, built func(environments.Environment)) (environments.Build, error) {
+func (l labEnvironments) Start(ctx context.Context, w ctl.WantedEnvironment,
+	built func(environments.Environment)) (environments.Build, error) {
 	service, err := l.environments()
 	if err != nil {
 		return environments.Build{}, err
 	}
 	if !l.canLaunch.Load() {
-		return environments.Build{}, &users.Error{Kind: environments.ErrBusy, Text: l.holdLaunches() + " Try again in a minute."}
+		return environments.Build{}, &users.Error{
+			Kind: environments.ErrBusy, Text: l.holdLaunches() + " Try again in a minute.",
+		}
 	}
 	want, err := l.wantEnvironment(w)
 	if err != nil {
@@ -328,7 +337,8 @@ func (l labEnvironments) Import(ctx context.Context, r io.Reader) (ctl.Environme
 	return l.changed(func(s *environments.Service) (environments.Environment, error) { return s.Import(ctx, r) })
 }
 
-func (l labEnvironments) changed(change func(*environments.Service) (environments.Environment, error)) (ctl.EnvironmentState, error) {
+func (l labEnvironments) changed(change func(*environments.Service) (environments.Environment,
+	error)) (ctl.EnvironmentState, error) {
 	service, err := l.environments()
 	if err != nil {
 		return ctl.EnvironmentState{}, err
@@ -370,7 +380,8 @@ func (l *appliance) EnvironmentCatalogue(context.Context) ([]environments.Offer,
 }
 
 // CreateEnvironment implements ctl.Daemon.
-func (l *appliance) CreateEnvironment(ctx context.Context, w ctl.WantedEnvironment, fn func(ctl.EnvironmentBuild) error) error {
+func (l *appliance) CreateEnvironment(ctx context.Context, w ctl.WantedEnvironment,
+	fn func(ctl.EnvironmentBuild) error) error {
 	service, err := l.environments()
 	if err != nil {
 		return err

@@ -77,7 +77,10 @@ func (l *appliance) exportComponent() (ctl.Component, bool) {
 	if l.cfg.Storage.Export == "" {
 		return ctl.Component{}, false
 	}
-	c := ctl.Component{Name: "homes over NFS", State: ctl.OK, Detail: numbered(len(l.pool.list()), "machine mounts them", "machines mount them")}
+	c := ctl.Component{
+		Name: "homes over NFS", State: ctl.OK, Detail: numbered(len(l.pool.list()), "machine mounts them",
+			"machines mount them"),
+	}
 	l.pool.mu.Lock()
 	err := l.pool.exportTrouble
 	l.pool.mu.Unlock()
@@ -85,7 +88,8 @@ func (l *appliance) exportComponent() (ctl.Component, bool) {
 		err = hostNFS().CanServe()
 	}
 	if err != nil {
-		c.State, c.Detail, c.NextStep = ctl.Warning, err.Error(), "`gpulab doctor nfs` says what is missing; notebooks on this machine go on"
+		c.State, c.Detail, c.NextStep = ctl.Warning, err.Error(), "`gpulab doctor nfs` says what is missing; notebooks on "+
+			"this machine go on"
 	}
 	return c, true
 }
@@ -111,7 +115,8 @@ func (g *agent) openExported(ctx context.Context) error {
 		if entries, err := os.ReadDir(f.Path); err != nil {
 			return err
 		} else if len(entries) > 0 {
-			return fmt.Errorf("%s has files of this machine's own, which the head's would hide: move them away (`mv %[1]s %[1]s.before`)", f.Path)
+			return fmt.Errorf("%s has files of this machine's own, which the head's would hide: move them away (`mv %[1]s "+
+				"%[1]s.before`)", f.Path)
 		}
 		if !head.IsValid() {
 			if head, _, err = nodeapi.Reach(ctx, g.headAddresses()); err != nil {
@@ -119,7 +124,8 @@ func (g *agent) openExported(ctx context.Context) error {
 			}
 		}
 		if err := hostNFS().Mount(ctx, head.Addr(), f.Path); err != nil {
-			return fmt.Errorf("homes over NFS: %w; on the head, `exportfs -v` shows what is exported, and its firewall has to let in TCP port %d", err, nfs.Port)
+			return fmt.Errorf("homes over NFS: %w; on the head, `exportfs -v` shows what is exported, and its firewall has "+
+				"to let in TCP port %d", err, nfs.Port)
 		}
 		if err := lookAtShared(f.Path, mark); err != nil {
 			return fmt.Errorf("what %s exports as %s is not this lab's: it has not its mark", head.Addr(), f.Path)

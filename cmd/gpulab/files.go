@@ -54,7 +54,8 @@ func (l *appliance) listenFiles(ctx context.Context, g *errgroup.Group) error {
 	}
 	ln, err := net.Listen("tcp", string(l.cfg.Files.Listen))
 	if err != nil {
-		return fmt.Errorf("%w (files.listen there; off turns it off)", explainListen("files over SFTP", l.cfg.Files.Listen.Port(), err))
+		return fmt.Errorf("%w (files.listen there; off turns it off)",
+			explainListen("files over SFTP", l.cfg.Files.Listen.Port(), err))
 	}
 	g.Go(func() error { return l.files.Serve(ctx, ln) })
 	return nil
@@ -66,7 +67,8 @@ func (l *appliance) fileDoor() *webui.FileDoor {
 		return nil
 	}
 	return &webui.FileDoor{
-		Port: l.cfg.Files.Listen.Port(), HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
+		Port: l.cfg.Files.Listen.Port(), HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint,
+		Close: l.files.Close,
 		Open: func(userID int64) []webui.FileConnection {
 			open := l.files.Connections(userID)
 			list := make([]webui.FileConnection, len(open))
@@ -84,7 +86,8 @@ func (l *appliance) apiFileDoor() *api.FileDoor {
 		return nil
 	}
 	return &api.FileDoor{
-		Port: l.cfg.Files.Listen.Port(), HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
+		Port: l.cfg.Files.Listen.Port(), HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint,
+		Close: l.files.Close,
 		Open: func(userID int64) []api.FileConnection {
 			open := l.files.Connections(userID)
 			list := make([]api.FileConnection, len(open))
@@ -99,7 +102,10 @@ func (l *appliance) apiFileDoor() *api.FileDoor {
 // filesComponent says how people bring files in.
 func (l *appliance) filesComponent() ctl.Component {
 	if l.files == nil {
-		return ctl.Component{Name: "files", State: ctl.Off, Detail: "no files over SFTP", NextStep: "to take some: files.listen in the configuration"}
+		return ctl.Component{
+			Name: "files", State: ctl.Off, Detail: "no files over SFTP",
+			NextStep: "to take some: files.listen in the configuration",
+		}
 	}
 	open := "no connection open"
 	switch n := l.files.Count(); n {
@@ -109,5 +115,8 @@ func (l *appliance) filesComponent() ctl.Component {
 	default:
 		open = fmt.Sprintf("%d connections open", n)
 	}
-	return ctl.Component{Name: "files", State: ctl.OK, Detail: fmt.Sprintf("SFTP at %s, %s; host key %s", l.cfg.Files.Listen, open, l.filesIdentity.Fingerprint)}
+	return ctl.Component{
+		Name: "files", State: ctl.OK, Detail: fmt.Sprintf("SFTP at %s, %s; host key %s", l.cfg.Files.Listen, open,
+			l.filesIdentity.Fingerprint),
+	}
 }

@@ -21,10 +21,13 @@ func newFolder(a *app) *cobra.Command {
 			"  hand-in   each member of a group has a part of their own; its leads read all\n" +
 			"  dataset   everybody, or some groups, read; admins write\n" +
 			"  host      a folder of the machine, only read, without copying it",
-		Example: "  sudo gpulab folder create vision-data --kind group --group vision\n  sudo gpulab folder create exercises --kind hand-in --group seminar\n" +
-			"  sudo gpulab folder create imagenet --kind dataset\n  sudo gpulab folder create archive --kind host --path /srv/archive --group vision\n  sudo gpulab folder list",
+		Example: "  sudo gpulab folder create vision-data --kind group --group vision\n  sudo gpulab folder create " +
+			"exercises --kind hand-in --group seminar\n" +
+			"  sudo gpulab folder create imagenet --kind dataset\n  sudo gpulab folder create archive --kind host --path " +
+			"/srv/archive --group vision\n  sudo gpulab folder list",
 	}
-	c.AddCommand(newFolderList(a), newFolderCreate(a), newFolderShow(a), newFolderSet(a), newFolderDelete(a), newFolderUndelete(a))
+	c.AddCommand(newFolderList(a), newFolderCreate(a), newFolderShow(a), newFolderSet(a), newFolderDelete(a),
+		newFolderUndelete(a))
 	return c
 }
 
@@ -88,15 +91,19 @@ func newFolderCreate(a *app) *cobra.Command {
 	c := a.folderCommand(cobra.Command{
 		Use: "create NAME", Short: "Make a shared folder",
 		Long: "Make a shared folder. Notebooks that run get it when they are started anew.",
-		Example: "  sudo gpulab folder create vision-data --kind group --group vision --guests write\n  sudo gpulab folder create exercises --kind hand-in --group seminar\n" +
-			"  sudo gpulab folder create imagenet --kind dataset --note 'ILSVRC 2012'\n  sudo gpulab folder create archive --kind host --path /srv/archive",
+		Example: "  sudo gpulab folder create vision-data --kind group --group vision --guests write\n  sudo gpulab " +
+			"folder create exercises --kind hand-in --group seminar\n" +
+			"  sudo gpulab folder create imagenet --kind dataset --note 'ILSVRC 2012'\n  sudo gpulab folder create archive " +
+			"--kind host --path /srv/archive",
 	}, func(c *cobra.Command, name string) (storage.Folder, string, error) {
 		n.Name, n.Kind, n.Guests, n.Others = name, storage.Kind(kind), storage.Access(guests), storage.Access(others)
 		f, err := a.client().AddFolder(c.Context(), n)
-		return f, fmt.Sprintf("The folder %s is there: %s. Notebooks show it as shared/%s from their next start.", f.Name, f.Who(), f.Name), err
+		return f, fmt.Sprintf("The folder %s is there: %s. Notebooks show it as shared/%s from their next start.", f.Name,
+			f.Who(), f.Name), err
 	})
 	c.Flags().StringVar(&kind, "kind", string(storage.Group), "group, hand-in, dataset or host")
-	c.Flags().StringSliceVar(&n.Groups, "group", nil, "the group it is for; several for a dataset or a folder of the machine, none for everybody")
+	c.Flags().StringSliceVar(&n.Groups, "group", nil, "the group it is for; several for a dataset or a folder of the "+
+		"machine, none for everybody")
 	c.Flags().StringVar(&guests, "guests", "", "what guests in the group may: write, read or none (read)")
 	c.Flags().StringVar(&others, "others", "", "what everybody else may: read or none")
 	c.Flags().StringVar(&n.Path, "path", "", "the folder of the machine that is shown")
@@ -110,7 +117,8 @@ func newFolderCreate(a *app) *cobra.Command {
 
 // folderCommand is a command about one folder: do returns it with the sentence
 // for people, "" to show all of it.
-func (a *app) folderCommand(about cobra.Command, do func(c *cobra.Command, name string) (storage.Folder, string, error)) *cobra.Command {
+func (a *app) folderCommand(about cobra.Command,
+	do func(c *cobra.Command, name string) (storage.Folder, string, error)) *cobra.Command {
 	var asJSON bool
 	about.Args = cobra.ExactArgs(1)
 	about.RunE = func(c *cobra.Command, args []string) error {
@@ -155,7 +163,8 @@ func printFolder(w io.Writer, f *storage.Folder, now time.Time) error {
 	rows = append(rows, []string{"in JupyterLab", "shared/" + f.Name}, []string{"size", folderSize(f, now)},
 		[]string{"state", folderState(f)}, []string{"made", f.Created.Local().Format("2 Jan 2006") + " by " + f.CreatedBy})
 	if f.HostUsers {
-		rows = append(rows, []string{"isolation", "notebooks with it share the machine's user IDs, because a file system of it cannot do otherwise"})
+		rows = append(rows, []string{"isolation", "notebooks with it share the machine's user IDs, because a file system " +
+			"of it cannot do otherwise"})
 	}
 	return table(w, rows)
 }
@@ -165,8 +174,9 @@ func newFolderSet(a *app) *cobra.Command {
 	var guests, others, note string
 	c := a.folderCommand(cobra.Command{
 		Use: "set NAME", Short: "Change who may use a shared folder",
-		Long:              "Change who may use a shared folder. Notebooks of people who lose it are ended at once.",
-		Example:           "  sudo gpulab folder set vision-data --guests none\n  sudo gpulab folder set imagenet --group vision --group audio --others none",
+		Long: "Change who may use a shared folder. Notebooks of people who lose it are ended at once.",
+		Example: "  sudo gpulab folder set vision-data --guests none\n  sudo gpulab folder set imagenet --group " +
+			"vision --group audio --others none",
 		ValidArgsFunction: a.completeFolder,
 	}, func(c *cobra.Command, name string) (storage.Folder, string, error) {
 		change := storage.Change{Groups: groups}
@@ -182,7 +192,8 @@ func newFolderSet(a *app) *cobra.Command {
 		f, err := a.client().ChangeFolder(c.Context(), name, change)
 		return f, f.Name + ": " + f.Who() + ".", err
 	})
-	c.Flags().StringSliceVar(&groups, "group", nil, "the groups it is for from now on (a dataset or a folder of the machine)")
+	c.Flags().StringSliceVar(&groups, "group", nil, "the groups it is for from now on (a dataset or a folder of the "+
+		"machine)")
 	c.Flags().StringVar(&guests, "guests", "", "what guests in the group may: write, read or none")
 	c.Flags().StringVar(&others, "others", "", "what everybody else may: read or none")
 	c.Flags().StringVar(&note, "note", "", "what it is for")
@@ -220,7 +231,8 @@ func newFolderDelete(a *app) *cobra.Command {
 			if asJSON {
 				return printJSON(c.OutOrStdout(), f)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "The folder %s is deleted. `gpulab folder undelete %s` brings it back until %s.\n",
+			_, err = fmt.Fprintf(c.OutOrStdout(), "The folder %s is deleted. `gpulab folder undelete %s` brings it back "+
+				"until %s.\n",
 				f.Name, f.Name, f.Purge.Local().Format("2 January 2006"))
 			return err
 		},
@@ -236,7 +248,8 @@ func askToDelete(q *asker, f *storage.Folder) bool {
 	if f.Kind == storage.Host {
 		files = "The files stay where they are, in " + f.Path + "."
 	}
-	if !strings.EqualFold(q.line(fmt.Sprintf("Delete the folder %s (%s)? Notebooks that have it open are ended. %s (yes/no)", f.Name, f.Who(), files), "no"), "yes") {
+	if !strings.EqualFold(q.line(fmt.Sprintf("Delete the folder %s (%s)? Notebooks that have it open are ended. %s "+
+		"(yes/no)", f.Name, f.Who(), files), "no"), "yes") {
 		return false
 	}
 	if q.line("Type its name to do it:", "keep") == f.Name {

@@ -77,7 +77,9 @@ func (l *appliance) remember(ctx context.Context, was, now netip.Addr) {
 		return
 	}
 	p.Now = now.String()
-	p.Former = slices.DeleteFunc(slices.Clone(p.Former), func(f formerPlace) bool { return f.Address == now.String() || f.Address == was.String() })
+	p.Former = slices.DeleteFunc(slices.Clone(p.Former), func(f formerPlace) bool {
+		return f.Address == now.String() || f.Address == was.String()
+	})
 	if was.IsValid() && was != now {
 		p.Former = slices.Insert(p.Former, 0, formerPlace{was.String(), time.Now().UTC().Truncate(time.Second)})
 	}
@@ -105,7 +107,8 @@ func (l *appliance) elsewhere(host string) (moved string, others []string) {
 	}
 	for _, name := range l.certs.Names() {
 		addr, err := netip.ParseAddr(name)
-		if name == host || name == "localhost" || err == nil && addr.IsLoopback() || strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".cluster.local") {
+		if name == host || name == "localhost" || err == nil && addr.IsLoopback() || strings.HasSuffix(name, ".svc") ||
+			strings.HasSuffix(name, ".cluster.local") {
 			continue
 		}
 		others = append(others, config.URL(name, l.cfg.HTTPSPort))

@@ -24,7 +24,8 @@ const gpuResource corev1.ResourceName = "nvidia.com/gpu"
 
 // waitGPUs waits until the node offers want GPUs to pods, less those that are
 // withheld.
-func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, want int, withheld func() int, st *stage) error {
+func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, want int, withheld func() int,
+	st *stage) error {
 	for end := time.Now().Add(90 * time.Second); ; {
 		n, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err == nil {
@@ -36,7 +37,8 @@ func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, wan
 			st.say("%d of %d GPUs are offered by the device plugin", have, want)
 		}
 		if time.Now().After(end) {
-			return errors.New("the device plugin offers no GPU after 90 s; see `gpulab kubectl -n gpulab-system logs ds/nvidia-device-plugin` and `gpulab gpus`")
+			return errors.New("the device plugin offers no GPU after 90 s; see `gpulab kubectl -n gpulab-system logs " +
+				"ds/nvidia-device-plugin` and `gpulab gpus`")
 		}
 		select {
 		case <-ctx.Done():
@@ -58,7 +60,11 @@ func checkGPU(ctx context.Context, client kubernetes.Interface, image, node stri
 	defer remove()
 	yes, no, user := true, false, int64(20000)
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "gpu-check", Labels: map[string]string{"app.kubernetes.io/name": "gpu-check", "app.kubernetes.io/managed-by": "gpulab"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "gpu-check", Labels: map[string]string{
+				"app.kubernetes.io/name": "gpu-check", "app.kubernetes.io/managed-by": "gpulab",
+			},
+		},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: &no,
@@ -104,7 +110,8 @@ const freeingPatience = 5 * time.Second
 // waitCheck waits for the test pod's end and returns its first line of output.
 func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error) {
 	pods := client.CoreV1().Pods(systemNamespace)
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) &&
+		ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
 		p, err := pods.Get(ctx, "gpu-check", metav1.GetOptions{})
 		if err == nil && lacksGPU(p) {
 			return "", errNoGPUFree
@@ -119,21 +126,25 @@ func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error)
 			out, _, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
 		}
 		if p.Status.Phase == corev1.PodFailed {
-			return "", fmt.Errorf("a pod got a GPU but could not use it: %s%s; run `gpulab logs` and `gpulab status`", p.Status.Message, out)
+			return "", fmt.Errorf("a pod got a GPU but could not use it: %s%s; run `gpulab logs` and `gpulab status`",
+				p.Status.Message, out)
 		}
 		return out, nil
 	}
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
-	return "", errors.New("the GPU test pod did not end within 60 s; see `gpulab kubectl -n gpulab-system describe pod gpu-check`")
+	return "", errors.New("the GPU test pod did not end within 60 s; see `gpulab kubectl -n gpulab-system describe pod " +
+		"gpu-check`")
 }
 
 // lacksGPU tells whether the scheduler has had no GPU for a pod since it was made.
 func lacksGPU(p *corev1.Pod) bool {
-	return time.Since(p.CreationTimestamp.Time) > freeingPatience && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "Insufficient "+string(gpuResource))
-	})
+	return time.Since(p.CreationTimestamp.Time) > freeingPatience &&
+		slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable &&
+				strings.Contains(c.Message, "Insufficient "+string(gpuResource))
+		})
 }
 
 // checkPatience bounds a test that somebody asked for and waits for.

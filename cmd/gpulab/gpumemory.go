@@ -14,7 +14,9 @@ import (
 // newMemoryLimiter makes what has the driver keep people within their quota of
 // GPU memory.
 func (l *appliance) newMemoryLimiter(rt embedk8s.Runtime) *gpu.MemoryLimiter {
-	return gpu.NewMemoryLimiter(gpu.MemoryLimiterConfig{ProbePath: filepath.Join(rt.Dir, "gpulab-probe"), Library: l.nvml(), Limit: l.gpuMemoryLimit})
+	return gpu.NewMemoryLimiter(gpu.MemoryLimiterConfig{
+		ProbePath: filepath.Join(rt.Dir, "gpulab-probe"), Library: l.nvml(), Limit: l.gpuMemoryLimit,
+	})
 }
 
 // gpuMemoryLimit is somebody's quota of GPU memory in bytes, nil for none.

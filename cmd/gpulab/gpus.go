@@ -80,7 +80,8 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 		}
 	}
 	if len(rows) == 1 {
-		_, err := fmt.Fprintln(w, "No GPU. A machine with an NVIDIA card: `gpulab init --gpus real`; to try gpulab out: `gpulab init --gpus simulated`.")
+		_, err := fmt.Fprintln(w, "No GPU. A machine with an NVIDIA card: `gpulab init --gpus real`; to try gpulab out: "+
+			"`gpulab init --gpus simulated`.")
 		return err
 	}
 	return table(w, rows)

@@ -16,7 +16,8 @@ func newGroup(a *app) *cobra.Command {
 		Use: "group", Short: "Groups of people, such as a class: add, list, show, members, remove",
 		Long: "Groups are people who work together, such as a class or a project. The leads of a\n" +
 			"group see what its members run and use, and may stop their notebooks.",
-		Example: "  sudo gpulab group add vision --title 'Vision seminar'\n  sudo gpulab group member add vision ada --lead\n  sudo gpulab group show vision",
+		Example: "  sudo gpulab group add vision --title 'Vision seminar'\n  sudo gpulab group member add vision ada " +
+			"--lead\n  sudo gpulab group show vision",
 	}
 	member := &cobra.Command{
 		Use: "member", Short: "Who is in a group: add, remove",
@@ -45,7 +46,8 @@ func newGroupAdd(a *app) *cobra.Command {
 			if asJSON {
 				return printJSON(c.OutOrStdout(), g)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "The group %s is there. `gpulab group member add %s HANDLE` adds people.\n", g.Name, g.Name)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "The group %s is there. `gpulab group member add %s HANDLE` adds people.\n",
+				g.Name, g.Name)
 			return err
 		},
 	}
@@ -191,7 +193,8 @@ func newGroupRemove(a *app) *cobra.Command {
 					return fail(exitUsage, "removing %s ends its invitations and what its leads may do; say --yes to do it", args[0])
 				}
 				q := &asker{in: bufio.NewReader(c.InOrStdin()), out: c.OutOrStdout()}
-				if !strings.EqualFold(q.line(fmt.Sprintf("Remove the group %s? Its members stay in the lab. (yes/no)", args[0]), "no"), "yes") {
+				if !strings.EqualFold(q.line(fmt.Sprintf("Remove the group %s? Its members stay in the lab. (yes/no)", args[0]),
+					"no"), "yes") {
 					return nil
 				}
 			}

@@ -20,12 +20,17 @@ import (
 // thisVersion is what this program can work with.
 func thisVersion() upgrade.Version {
 	schema, metrics := store.Known()
-	return upgrade.Version{Version: version.Version, Schema: schema, MetricsSchema: metrics, Kubernetes: embedk8s.KubernetesMinor}
+	return upgrade.Version{
+		Version: version.Version, Schema: schema, MetricsSchema: metrics, Kubernetes: embedk8s.KubernetesMinor,
+	}
 }
 
 // frontCommands are done by the program on the disk, also while the machine has been rolled back to another version:
 // they are about the versions, or must work whatever has become of them.
-var frontCommands = []string{"rollback", "version", "reset", "end-pods", "config", "man", "exit-codes", "help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
+var frontCommands = []string{
+	"rollback", "version", "reset", "end-pods", "config", "man", "exit-codes", "help", "completion",
+	cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd,
+}
 
 // handOver goes on as the version to which root has rolled this machine back, if that is another one. So everybody,
 // systemd and the package included, goes on starting the same program, and the next upgrade needs to undo nothing.
@@ -51,7 +56,8 @@ func (a *app) handOver(c *cobra.Command) error {
 	}
 	kept, err := upgrade.Find(dataDir, u.Version)
 	if err != nil {
-		return fmt.Errorf("this machine was rolled back to gpulab %s, which cannot be started: %w; `gpulab rollback` goes forth to %s again", u.Version, err, u.Front)
+		return fmt.Errorf("this machine was rolled back to gpulab %s, which cannot be started: %w; `gpulab rollback` goes "+
+			"forth to %s again", u.Version, err, u.Front)
 	}
 	return syscall.Exec(kept.Program(), os.Args, os.Environ())
 }

@@ -30,7 +30,8 @@ On a shared GPU everybody who holds it counts in full; energy is split by the
 measured use. Simulated GPUs have rows of their own. By gpu or hour a GPU
 counts once, however many hold it.`,
 		Example: "  sudo gpulab gpus history\n  sudo gpulab gpus history --since 30d --by gpu\n" +
-			"  sudo gpulab gpus history --gpu gpu-two/0 --since 7d\n  sudo gpulab gpus history --user ada --by gpu\n  sudo gpulab gpus history --by hour --json | jq '.[].idleSeconds'",
+			"  sudo gpulab gpus history --gpu gpu-two/0 --since 7d\n  sudo gpulab gpus history --user ada --by gpu\n  sudo " +
+			"gpulab gpus history --by hour --json | jq '.[].idleSeconds'",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			span, err := parseSpan(since)
@@ -43,7 +44,8 @@ counts once, however many hold it.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			rows, err := a.client().Usage(c.Context(), history.Filter{From: time.Now().Add(-span), GPU: gpu, User: user}, history.By(by))
+			rows, err := a.client().Usage(c.Context(), history.Filter{From: time.Now().Add(-span), GPU: gpu, User: user},
+				history.By(by))
 			var problem *ctl.Problem
 			if errors.As(err, &problem) && problem.Wrong {
 				return fail(exitUsage, "%w", err)
@@ -90,7 +92,8 @@ func parseSpan(s string) (time.Duration, error) {
 }
 
 func printUsage(w io.Writer, usage []history.Usage, by history.By, since string) error {
-	heading := map[history.By][]string{history.ByUser: {"WHO"}, history.ByGPU: {"NODE", "GPU", "NAME"}, history.ByHour: {"HOUR"}}[by]
+	heading := map[history.By][]string{history.ByUser: {"WHO"}, history.ByGPU: {"NODE", "GPU", "NAME"},
+		history.ByHour: {"HOUR"}}[by]
 	rows := [][]string{append(heading, "GPU HOURS", "BUSY", "IDLE", "ENERGY", "MEMORY")}
 	var held, unknown float64
 	for _, u := range usage {
@@ -118,7 +121,9 @@ func printUsage(w io.Writer, usage []history.Usage, by history.By, since string)
 		return err
 	}
 	if unknown > 0 {
-		fmt.Fprintf(w, "\nIn %.2f of these GPU hours nothing told whether the GPU was used; they are neither busy nor idle.\n", unknown/3600)
+		fmt.Fprintf(w,
+			"\nIn %.2f of these GPU hours nothing told whether the GPU was used; they are neither busy nor idle.\n",
+			unknown/3600)
 	}
 	return nil
 }

@@ -110,7 +110,8 @@ func (l *appliance) idleNotebooks(ctx context.Context, policies idle.Policies) (
 		pod := pods[a.Handle+"/"+a.Name]
 		policy := policies.Of(a.Profile, groups[a.UserID])
 		traffic, _ := parts.proxy.Traffic(a.Handle, a.Name)
-		list = append(list, idle.Notebook{Launch: a.ID, UserID: a.UserID, Handle: a.Handle, Name: a.Name, Title: a.Title, Profile: a.Profile, GPUs: a.GPUs,
+		list = append(list, idle.Notebook{Launch: a.ID, UserID: a.UserID, Handle: a.Handle, Name: a.Name, Title: a.Title,
+			Profile: a.Profile, GPUs: a.GPUs,
 			Node: cmp.Or(pod.Node, a.Node), PodUID: pod.UID, Ready: a.Ready,
 			Waited: a.Started.Sub(a.Requested) >= policy.Unopened/10, Browsed: traffic.Out > 0, Policy: policy})
 	}
@@ -122,7 +123,9 @@ func (l *appliance) idleQueue(ctx context.Context) (idle.Queue, error) {
 	free, waiting, err := l.attached.Load().notebooks.Wanting(ctx)
 	q := idle.Queue{Free: free}
 	for _, w := range waiting {
-		q.Waiting = append(q.Waiting, idle.Waiting{Launch: w.Launch.ID, Handle: w.Launch.Handle, GPUs: w.Launch.GPUs, Nodes: w.Machines, Keeps: w.Keeps})
+		q.Waiting = append(q.Waiting, idle.Waiting{
+			Launch: w.Launch.ID, Handle: w.Launch.Handle, GPUs: w.Launch.GPUs, Nodes: w.Machines, Keeps: w.Keeps,
+		})
 	}
 	return q, err
 }
@@ -162,7 +165,8 @@ func (l *appliance) keepIdle(ctx context.Context, u users.User, launch int64, re
 		slog.Error("a notebook could not be kept", "launch", launch, "err", err)
 		return "That did not work; try again.", false
 	}
-	if err := l.people.Audit(ctx, users.Entry{Actor: u.Handle, Action: "idle.extend", Target: u.Handle, Detail: n.Audited(), Remote: remote}); err != nil {
+	if err := l.people.Audit(ctx, users.Entry{Actor: u.Handle, Action: "idle.extend", Target: u.Handle,
+		Detail: n.Audited(), Remote: remote}); err != nil {
 		slog.Error("that a notebook was kept is not in the audit log", "err", err)
 	}
 	return h.Kept(), true
@@ -172,7 +176,10 @@ func (l *appliance) keepIdle(ctx context.Context, u users.User, launch int64, re
 func (l *appliance) idleNotices(userID int64) []notebooks.Notice {
 	var list []notebooks.Notice
 	for _, h := range l.idle.Warned(userID) {
-		n := notebooks.Notice{Key: fmt.Sprintf("idle %d %d", h.Launch, h.Extensions), Text: h.Brief(), Left: max(1, int(time.Until(h.Ends).Round(time.Second)/time.Second))}
+		n := notebooks.Notice{
+			Key: fmt.Sprintf("idle %d %d", h.Launch, h.Extensions), Text: h.Brief(),
+			Left: max(1, int(time.Until(h.Ends).Round(time.Second)/time.Second)),
+		}
 		if h.MayExtend() {
 			n.Keep = h.Launch
 		}

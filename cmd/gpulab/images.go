@@ -89,7 +89,9 @@ func labelledDriver(node string, labels []string) (s gpu.Snapshot, ok bool) {
 		name, value, _ := strings.Cut(label, "=")
 		values[strings.TrimPrefix(name, "nvidia.com/")] = value
 	}
-	s = gpu.Snapshot{Node: node, DriverVersion: values["cuda.driver-version.full"], CUDAVersion: values["cuda.runtime-version.full"]}
+	s = gpu.Snapshot{
+		Node: node, DriverVersion: values["cuda.driver-version.full"], CUDAVersion: values["cuda.runtime-version.full"],
+	}
 	if s.DriverVersion == "" {
 		return s, false
 	}
@@ -118,7 +120,9 @@ func (l *appliance) startedFrom(ref string) []string {
 }
 
 func (l *appliance) describeImage(img embedk8s.LabImage) ctl.Image {
-	out := ctl.Image{Ref: img.Ref, Size: img.Size, Own: l.ownImage(img.Ref), Pinned: img.Pinned, Profiles: l.startedFrom(img.Ref)}
+	out := ctl.Image{
+		Ref: img.Ref, Size: img.Size, Own: l.ownImage(img.Ref), Pinned: img.Pinned, Profiles: l.startedFrom(img.Ref),
+	}
 	if img.Env != nil {
 		if needs, err := gpu.RequirementOf(img.Env); err == nil {
 			words := needs.String()
@@ -216,7 +220,8 @@ func mayRemove(ref string, own bool, profiles []string, running []notebooks.PodI
 		return fmt.Errorf("%s is part of gpulab, which needs it", ref)
 	}
 	if len(profiles) > 0 {
-		return fmt.Errorf("the profile %q starts from %s; take it out of gpulab's configuration first, and run `gpulab init`", profiles[0], ref)
+		return fmt.Errorf("the profile %q starts from %s; take it out of gpulab's configuration first, and run `gpulab init`",
+			profiles[0], ref)
 	}
 	for _, p := range running {
 		if name, err := notebooks.ImageName(p.Image); err == nil && name == ref && !p.Finished {

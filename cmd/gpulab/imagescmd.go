@@ -18,7 +18,8 @@ func newImages(a *app) *cobra.Command {
 		Use: "images", Short: "Container images for notebooks: list, import, pull, remove",
 		Long: `Container images that notebooks can start from. A profile names one with the key
 "image" in gpulab's configuration. gpulab's own images come with it.`,
-		Example: "  sudo gpulab images list\n  sudo gpulab images import torch.tar\n  sudo gpulab images pull quay.io/jupyter/pytorch-notebook:cuda12",
+		Example: "  sudo gpulab images list\n  sudo gpulab images import torch.tar\n  sudo gpulab images pull " +
+			"quay.io/jupyter/pytorch-notebook:cuda12",
 	}
 	c.AddCommand(newImagesList(a), newImagesImport(a), newImagesPull(a), newImagesRemove(a))
 	return c

@@ -65,13 +65,17 @@ driver's packages and those of --programs, which come from Debian, need a networ
 	c.Flags().StringVar(&f.address, "address", "", "this machine's address (default: the one with the default route)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has)")
 	completeFlag(c, "gpus", config.GPUsReal, config.GPUsSimulated, config.GPUsNone)
-	c.Flags().StringVar(&f.driver, "driver", "", "install, show or skip: what to do about a card without a working driver (default show)")
+	c.Flags().StringVar(&f.driver, "driver", "", "install, show or skip: what to do about a card without a working "+
+		"driver (default show)")
 	completeFlag(c, "driver", driverInstall, driverShow, driverSkip)
-	c.Flags().StringVar(&f.proxy, "proxy", "", "the way to the internet for notebooks and images, or none (default: what root's environment says)")
+	c.Flags().StringVar(&f.proxy, "proxy", "", "the way to the internet for notebooks and images, or none (default: "+
+		"what root's environment says)")
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default 2)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "ask nothing, take the defaults")
-	c.Flags().BoolVar(&f.programs, "programs", false, "install man, Graphviz, FFmpeg and Pandoc for all notebooks and jobs")
-	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine (system, Chromium, Firefox)")
+	c.Flags().BoolVar(&f.programs, "programs", false,
+		"install man, Graphviz, FFmpeg and Pandoc for all notebooks and jobs")
+	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine (system, Chromium, "+
+		"Firefox)")
 	return c
 }
 
@@ -80,7 +84,8 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	began := time.Now()
 	if file, err := loadJoined(a); err != nil || file != nil {
 		if err == nil {
-			err = fail(exitPreflight, "this machine belongs to the pool of %s; `gpulab join` starts it there, and `gpulab leave` takes it out, so that it can be a lab of its own", file.Settings.Lab)
+			err = fail(exitPreflight, "this machine belongs to the pool of %s; `gpulab join` starts it there, and `gpulab "+
+				"leave` takes it out, so that it can be a lab of its own", file.Settings.Lab)
 		}
 		return err
 	}
@@ -139,7 +144,8 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 			return err
 		}
 	}
-	if err := farewell(ctx, a, out, cfg, configChanged || started || changed, time.Since(began)); err != nil || !told.programs {
+	if err := farewell(ctx, a, out, cfg, configChanged || started || changed, time.Since(began)); err != nil ||
+		!told.programs {
 		return err
 	}
 	unlock() // what follows may take long, and the lab is ready
@@ -165,7 +171,8 @@ func addPrograms(c *cobra.Command, a *app) error {
 
 // lockInit makes sure that one init changes the machine at a time.
 func lockInit(a *app) (unlock func(), err error) {
-	f, err := lockFile(a.socket+".init", fail(exitFailure, "another `gpulab init` is at work on this machine; wait for it, `gpulab status` shows how far it is"))
+	f, err := lockFile(a.socket+".init", fail(exitFailure, "another `gpulab init` is at work on this machine; wait for "+
+		"it, `gpulab status` shows how far it is"))
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +202,8 @@ func keepSharing(ctx context.Context, a *app, cfg config.Config) error {
 	if len(who) == 0 {
 		return nil
 	}
-	return fail(exitPreflight, "gpuSharing cannot go from %d to %d while notebooks hold GPUs (%s); stop them, then run `gpulab init` again", was, cfg.GPUSharing, strings.Join(who, ", "))
+	return fail(exitPreflight, "gpuSharing cannot go from %d to %d while notebooks hold GPUs (%s); stop them, then run "+
+		"`gpulab init` again", was, cfg.GPUSharing, strings.Join(who, ", "))
 }
 
 // preflight shows what is wrong with the machine, and stops where gpulab could
@@ -211,7 +219,8 @@ func preflightFor(ctx context.Context, out io.Writer, opts doctor.Options, comma
 	// A daemon that was killed keeps its ports for a moment.
 	lasting := func(f doctor.Finding) bool { return !f.Passing }
 	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); {
-		if failures := doctor.Failures(findings); len(failures) == 0 || slices.ContainsFunc(failures, lasting) || ctx.Err() != nil {
+		if failures := doctor.Failures(findings); len(failures) == 0 || slices.ContainsFunc(failures, lasting) ||
+			ctx.Err() != nil {
 			break
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -228,7 +237,8 @@ func preflightFor(ctx context.Context, out io.Writer, opts doctor.Options, comma
 		}
 	}
 	if failed > 0 {
-		return fail(exitPreflight, "this machine is not ready for gpulab yet; mend what is marked ✗ and run `%s` again", command)
+		return fail(exitPreflight, "this machine is not ready for gpulab yet; mend what is marked ✗ and run `%s` again",
+			command)
 	}
 	fmt.Fprintf(out, "✓ %-12s %d checks\n", "machine", len(findings))
 	return nil
@@ -255,7 +265,8 @@ func followBoot(ctx context.Context, a *app, out io.Writer) (changed bool, err e
 	})
 	switch {
 	case ctx.Err() != nil:
-		return false, fail(exitFailure, "interrupted; gpulab goes on in the background. Run `gpulab init` again to watch it, or `gpulab reset` to take it off")
+		return false, fail(exitFailure, "interrupted; gpulab goes on in the background. Run `gpulab init` again to watch "+
+			"it, or `gpulab reset` to take it off")
 	case last.Failed != "":
 		return false, errors.New(triesAgain(last))
 	case err != nil:
@@ -298,13 +309,15 @@ func settle(ctx context.Context, a *app, out io.Writer) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fail(exitFailure, "interrupted; the lab runs, but %s is not ready. `gpulab status` shows how it is", part.Name)
+			return fail(exitFailure, "interrupted; the lab runs, but %s is not ready. `gpulab status` shows how it is",
+				part.Name)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }
 
-// unsettled is the first part that keeps a lab from being ready, one that is starting first, and how long that may last.
+// unsettled is the first part that keeps a lab from being ready, one that is starting first, and how long that may
+// last.
 func unsettled(s ctl.Status) (ctl.Component, time.Duration) {
 	if i := slices.IndexFunc(s.Components, func(c ctl.Component) bool { return c.State == ctl.Starting }); i >= 0 {
 		return s.Components[i], settlingTime
@@ -321,7 +334,8 @@ func notSettled(part ctl.Component) error {
 	if part.NextStep != "" {
 		next = " Next: " + part.NextStep + "."
 	}
-	return fail(exitNotReady, "the lab is not ready: %s: %s.%s `gpulab status` shows how it goes on", part.Name, strings.TrimSuffix(part.Detail, "."), next)
+	return fail(exitNotReady, "the lab is not ready: %s: %s.%s `gpulab status` shows how it goes on", part.Name,
+		strings.TrimSuffix(part.Detail, "."), next)
 }
 
 // farewell ends with what the person does next.
@@ -346,12 +360,15 @@ func farewell(ctx context.Context, a *app, out io.Writer, cfg config.Config, cha
 	}
 	// Refused once the lab has an administrator: then people sign in.
 	if link, err := client.AdminLink(ctx); err == nil {
-		fmt.Fprintf(out, "  Administrator  %s\n                 works once, until %s; `gpulab admin-link` makes another\n", link.URL, link.Expires.Local().Format("15:04"))
+		fmt.Fprintf(out, "  Administrator  %s\n                 works once, until %s; `gpulab admin-link` makes another\n",
+			link.URL, link.Expires.Local().Format("15:04"))
 	}
 	if own, err := cfg.TLS.Open(); err == nil && len(cfg.OwnNames()) > 0 && own.For(cfg.OwnNames()[0]) != nil {
-		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.OwnNames()[0], own.Until().Local().Format(time.DateOnly))
+		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.OwnNames()[0],
+			own.Until().Local().Format(time.DateOnly))
 	} else if fp, err := caFingerprint(cfg); err == nil {
-		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca --trust` for those here, %s/trust for others\n", fp, status.URL)
+		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca "+
+			"--trust` for those here, %s/trust for others\n", fp, status.URL)
 	}
 	return printNotes(out, a, cfg)
 }

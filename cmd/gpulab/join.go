@@ -79,12 +79,14 @@ interrupted and run again; on a machine that has joined, no code is needed.`,
 			return joinPool(c, a, f, code)
 		},
 	}
-	c.Flags().StringVar(&f.head, "head", "", "without a code: the lab, head or address to ask, of those on the local network")
+	c.Flags().StringVar(&f.head, "head", "",
+		"without a code: the lab, head or address to ask, of those on the local network")
 	c.Flags().StringVar(&f.name, "name", "", "the machine's name in the pool (default: its host name)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has, and the pool takes)")
 	completeFlag(c, "gpus", config.GPUsReal, config.GPUsSimulated, config.GPUsNone)
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default: as many as the head)")
-	c.Flags().BoolVar(&f.replace, "replace", false, "take the place of a machine of the same name, which this one was before it was installed anew")
+	c.Flags().BoolVar(&f.replace, "replace", false, "take the place of a machine of the same name, which this one was "+
+		"before it was installed anew")
 	return c
 }
 
@@ -129,14 +131,17 @@ func joinPool(c *cobra.Command, a *app, f *joinFlags, text string) error {
 	if changed || did {
 		fmt.Fprintf(out, "%s is in the pool of %s after %s.\n", file.Name, file.Settings.Lab, round(time.Since(began)))
 	} else {
-		fmt.Fprintf(out, "%s is in the pool of %s; nothing changed (%s).\n", file.Name, file.Settings.Lab, round(time.Since(began)))
+		fmt.Fprintf(out, "%s is in the pool of %s; nothing changed (%s).\n", file.Name, file.Settings.Lab,
+			round(time.Since(began)))
 	}
 	if file.GPUs == config.GPUsSimulated {
 		fmt.Fprintf(out, "Its %d GPUs are simulated: they compute nothing.\n", file.SimulatedGPUs)
 	}
-	fmt.Fprintf(out, "\n  Pages          %s\n  This machine   `gpulab status`; `gpulab leave` takes it out of the pool\n", file.Settings.URL)
+	fmt.Fprintf(out, "\n  Pages          %s\n  This machine   `gpulab status`; `gpulab leave` takes it out of the pool\n",
+		file.Settings.URL)
 	if file.Settings.Shared == "" && file.Settings.Export == "" {
-		fmt.Fprintf(out, "  Homes          are on %s's own disk, so notebooks start there only; storage.export or storage.shared in its configuration changes that\n", file.Settings.Head)
+		fmt.Fprintf(out, "  Homes          are on %s's own disk, so notebooks start there only; storage.export or "+
+			"storage.shared in its configuration changes that\n", file.Settings.Head)
 	}
 	return nil
 }
@@ -151,7 +156,9 @@ func catchUp(ctx context.Context, file *joinedFile) {
 	if err != nil {
 		return // the agent says why
 	}
-	client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
+	client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) {
+		return pass.certificate, nil
+	})
 	if s, err := client.Settings(ctx); err == nil {
 		s.DataDir = file.Settings.DataDir
 		file.Settings = s
@@ -173,7 +180,8 @@ func sameLab(file *joinedFile, text string) error {
 		return fail(exitPreflight, "%w", err)
 	}
 	if sha256.Sum256(pass.authority.Raw) != code.Authority {
-		return fail(exitPreflight, "this machine belongs to the pool of %s already, and the code is another lab's; run `gpulab leave` first", file.Settings.Lab)
+		return fail(exitPreflight, "this machine belongs to the pool of %s already, and the code is another lab's; run "+
+			"`gpulab leave` first", file.Settings.Lab)
 	}
 	return nil
 }
@@ -220,7 +228,8 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 		if off < 0 {
 			word = "behind"
 		}
-		return refuse("this machine's clock is %s %s the head's; set both right (`timedatectl set-ntp true`) and try again", off.Abs().Round(time.Second), word)
+		return refuse("this machine's clock is %s %s the head's; set both right (`timedatectl set-ntp true`) and try again",
+			off.Abs().Round(time.Second), word)
 	}
 	// The key is kept with the code, so that a join that was interrupted goes on.
 	keyPath := filepath.Join(config.DefaultDataDir, "tls", "join-"+hex.EncodeToString(code.ID[:])+".key")
@@ -271,7 +280,8 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 		return refuse("%w", err)
 	}
 	for name, data := range map[string][]byte{
-		nodeAuthorityFile: nodes.EncodeCertificate(authority), nodeKeyFile: keyPEM, nodeCertificateFile: admission.Certificate,
+		nodeAuthorityFile: nodes.EncodeCertificate(authority), nodeKeyFile: keyPEM,
+		nodeCertificateFile: admission.Certificate,
 	} {
 		if err := nodes.WriteSecret(filepath.Join(tlsDir(cfg), name), data); err != nil {
 			return nil, err
@@ -295,7 +305,8 @@ func isHead(a *app) error {
 	}
 	for _, path := range []string{a.configPath, filepath.Join(dir, "gpulab.db")} {
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("this machine is the head of a lab itself (there is %s); to make it a part of another, save what is to be kept (`gpulab backup`), run `gpulab reset`, and try again", path)
+			return fmt.Errorf("this machine is the head of a lab itself (there is %s); to make it a part of another, save "+
+				"what is to be kept (`gpulab backup`), run `gpulab reset`, and try again", path)
 		}
 	}
 	return nil
@@ -309,7 +320,8 @@ func meet(ctx context.Context, code nodes.Code) (*nodeapi.Client, []byte, nodeap
 	}
 	head, own, err := nodeapi.Reach(ctx, code.Addresses)
 	if err != nil {
-		return nil, nil, nodeapi.Hello{}, fmt.Errorf("the head cannot be reached at %s: see that it is on, that both machines are in one network, and that its firewall lets in TCP ports %d and %d (%w)",
+		return nil, nil, nodeapi.Hello{}, fmt.Errorf("the head cannot be reached at %s: see that it is on, that both "+
+			"machines are in one network, and that its firewall lets in TCP ports %d and %d (%w)",
 			strings.Join(words, " or "), code.Addresses[0].Port(), kubernetesPort, err)
 	}
 	if own == head.Addr() {
@@ -340,7 +352,8 @@ func gpusToJoin(out io.Writer, s nodeapi.Settings, f *joinFlags) (mode string, s
 		default:
 			mode = config.GPUsNone
 			if len(situation.Cards) > 0 {
-				fmt.Fprintf(out, "  ! %s %s It joins without GPUs; once the driver works (`gpulab driver` says how), run `gpulab leave` and join again.\n", situation.Seen(), situation.Means())
+				fmt.Fprintf(out, "  ! %s %s It joins without GPUs; once the driver works (`gpulab driver` says how), run "+
+					"`gpulab leave` and join again.\n", situation.Seen(), situation.Means())
 			}
 		}
 	default:
@@ -349,7 +362,8 @@ func gpusToJoin(out io.Writer, s nodeapi.Settings, f *joinFlags) (mode string, s
 		}
 	}
 	if mode != config.GPUsNone && s.GPUs != config.GPUsNone && s.GPUs != mode {
-		return "", 0, fail(exitPreflight, "the pool's GPUs are %s, and this machine's would be %s; all of a pool are of one kind: say --gpus %[1]s or --gpus none", s.GPUs, mode)
+		return "", 0, fail(exitPreflight, "the pool's GPUs are %s, and this machine's would be %s; all of a pool are of "+
+			"one kind: say --gpus %[1]s or --gpus none", s.GPUs, mode)
 	}
 	if mode == config.GPUsSimulated {
 		simulated = s.SimulatedGPUs
@@ -374,11 +388,14 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 		if taken, ok, err := embedk8s.Overlap(network); err != nil {
 			return err
 		} else if ok {
-			return fail(exitPreflight, "the lab's pods are in %s, and this machine has an address in or a route to %s; give that network up here, or run `gpulab init` anew on the head while this machine's network is known there", network, taken)
+			return fail(exitPreflight, "the lab's pods are in %s, and this machine has an address in or a route to %s; give "+
+				"that network up here, or run `gpulab init` anew on the head while this machine's network is known there", network,
+				taken)
 		}
 	}
 	if s.Export != "" && s.Export != config.ExportNFS {
-		return fail(exitPreflight, "the lab's homes come to its machines in a way that this version of gpulab does not know (%s); install a newer one here", s.Export)
+		return fail(exitPreflight, "the lab's homes come to its machines in a way that this version of gpulab does not "+
+			"know (%s); install a newer one here", s.Export)
 	}
 	if s.Shared != "" {
 		if err := lookAtShared(s.Shared, s.Mark); errors.Is(err, errUnmarked) {
@@ -387,7 +404,10 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 			return fail(exitPreflight, "%w", err)
 		}
 	}
-	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: string(cfg.GPUs), Ports: []int{kubeletPort}, MountNFS: s.Export != "", Encrypt: s.Encrypt}
+	opts := doctor.Options{
+		DataDir: cfg.DataDir, GPUMode: string(cfg.GPUs), Ports: []int{kubeletPort}, MountNFS: s.Export != "",
+		Encrypt: s.Encrypt,
+	}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}
@@ -422,9 +442,11 @@ func followJoin(ctx context.Context, a *app, out io.Writer) (changed bool, err e
 	})
 	switch {
 	case ctx.Err() != nil:
-		return false, fail(exitFailure, "interrupted; gpulab goes on in the background. Run `gpulab join` again to watch it, or `gpulab leave` to take it off")
+		return false, fail(exitFailure, "interrupted; gpulab goes on in the background. Run `gpulab join` again to watch "+
+			"it, or `gpulab leave` to take it off")
 	case last.Failed != "":
-		return false, fmt.Errorf("%s; gpulab tries again by itself, and `gpulab join` watches it", strings.TrimRight(last.Failed, ".;"))
+		return false, fmt.Errorf("%s; gpulab tries again by itself, and `gpulab join` watches it",
+			strings.TrimRight(last.Failed, ".;"))
 	case err != nil:
 		return false, fmt.Errorf("%w; see `gpulab logs` and run `gpulab join` again", err)
 	case !last.Ready:

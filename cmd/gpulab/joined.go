@@ -141,7 +141,8 @@ func loadPassport(cfg config.Config) (p passport, err error) {
 		p.certificate, err = p.with(certificate)
 	}
 	if err != nil {
-		return p, fmt.Errorf("by what this machine is known to the pool cannot be read: %w; run `gpulab leave` and join it again", err)
+		return p, fmt.Errorf("by what this machine is known to the pool cannot be read: %w; run `gpulab leave` and join "+
+			"it again", err)
 	}
 	return p, nil
 }

@@ -74,7 +74,9 @@ func greeter(file *joinedFile) func(context.Context) (doctor.Greeting, error) {
 				return
 			}
 			var hello nodeapi.Hello
-			client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
+			client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) {
+				return pass.certificate, nil
+			})
 			hello, _, err = client.Hello(ctx)
 			greeting = doctor.Greeting{Version: hello.Version, Time: hello.Time}
 		})

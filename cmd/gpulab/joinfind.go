@@ -57,7 +57,8 @@ func askToJoin(c *cobra.Command, a *app, f *joinFlags) (code string, key *ecdsa.
 		if err != nil {
 			why += " (" + err.Error() + ")"
 		}
-		return "", nil, fail(exitUsage, "%s: run `gpulab invite-node` on the head, which opens its door for an hour, and use the line that it prints, or run `gpulab join` again", why)
+		return "", nil, fail(exitUsage, "%s: run `gpulab invite-node` on the head, which opens its door for an hour, and "+
+			"use the line that it prints, or run `gpulab join` again", why)
 	}
 	head, err := chooseHead(c.InOrStdin(), out, found, f.head)
 	if err != nil {
@@ -75,7 +76,9 @@ func chooseHead(in io.Reader, out io.Writer, found []discover.Found, wanted stri
 	rows := [][]string{{"", "LAB", "HEAD", "ADDRESS", "VERSION"}}
 	var fit []discover.Found
 	for i, h := range found {
-		rows = append(rows, []string{strconv.Itoa(i + 1), visibly(h.Lab), visibly(h.Head), h.Door.String(), visibly(h.Version)})
+		rows = append(rows, []string{
+			strconv.Itoa(i + 1), visibly(h.Lab), visibly(h.Head), h.Door.String(), visibly(h.Version),
+		})
 		if wanted != "" && slices.Contains([]string{h.Lab, h.Head, h.Door.String(), h.Door.Addr().String()}, wanted) {
 			fit = append(fit, h)
 		}
@@ -88,9 +91,11 @@ func chooseHead(in io.Reader, out io.Writer, found []discover.Found, wanted stri
 	}
 	switch {
 	case len(fit) > 1:
-		return discover.Found{}, fail(exitUsage, "%d heads are called %q; name one by its address with --head", len(fit), wanted)
+		return discover.Found{}, fail(exitUsage, "%d heads are called %q; name one by its address with --head", len(fit),
+			wanted)
 	case wanted != "":
-		return discover.Found{}, fail(exitUsage, "no head on the local network is called %q; choose one of these with --head", wanted)
+		return discover.Found{}, fail(exitUsage, "no head on the local network is called %q; choose one of these with --head",
+			wanted)
 	case !isTerminal(in):
 		return discover.Found{}, fail(exitUsage, "say which of these this machine is to join: --head NAME")
 	}
@@ -108,10 +113,12 @@ const askAgain = time.Second
 
 // petition asks a head to let this machine in, and waits until somebody has
 // compared the number.
-func petition(ctx context.Context, out io.Writer, head discover.Found, key *ecdsa.PrivateKey, name string) (string, error) {
+func petition(ctx context.Context, out io.Writer, head discover.Found, key *ecdsa.PrivateKey,
+	name string) (string, error) {
 	client, authority, hello, err := nodeapi.Unknown(ctx, head.Door)
 	if err != nil {
-		return "", fail(exitPreflight, "what is announced at %s does not answer as gpulab's head does (%w); try again, or use a code from `gpulab invite-node`", head.Door, err)
+		return "", fail(exitPreflight, "what is announced at %s does not answer as gpulab's head does (%w); try again, or "+
+			"use a code from `gpulab invite-node`", head.Door, err)
 	}
 	if err := nodeapi.Skew("this machine", version.Version, visibly(hello.Version)); err != nil {
 		return "", fail(exitPreflight, "%v", err)
@@ -120,7 +127,10 @@ func petition(ctx context.Context, out io.Writer, head discover.Found, key *ecds
 	if err != nil {
 		return "", fail(exitPreflight, "%w", err)
 	}
-	fmt.Fprintf(out, "\nThis machine asks %s at %s to let it in as %s. Its number is\n\n  %s\n\nOn the head, the page Machines or `gpulab nodes requests` must show the same number; then accept it on the page, or run there, as root:\n\n  gpulab nodes accept %s\n\nIf it shows another, somebody is in between: refuse it. This waits for ten minutes.\n",
+	fmt.Fprintf(out, "\nThis machine asks %s at %s to let it in as %s. Its number is\n\n  %s\n\nOn the head, the page "+
+		"Machines or `gpulab nodes requests` must show the same number; then accept it on the page, or run there, as "+
+		"root:\n\n  gpulab nodes accept %s\n\nIf it shows another, somebody is in between: refuse it. This waits for ten "+
+		"minutes.\n",
 		visibly(hello.Lab), head.Door.Addr(), name, spaced(p.Number), p.Number)
 	missed := 0
 	for {

@@ -15,7 +15,8 @@ import (
 func newKubectl(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "kubectl ...", Short: "Run kubectl with the lab's credentials",
-		Long:               "Run the kubectl that comes with gpulab, as the cluster's administrator. It ends\nwith kubectl's own exit code.",
+		Long: "Run the kubectl that comes with gpulab, as the cluster's administrator. It ends\nwith " +
+			"kubectl's own exit code.",
 		Example:            "  sudo gpulab kubectl get pods -A",
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {

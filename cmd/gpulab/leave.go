@@ -55,7 +55,8 @@ func leavePool(c *cobra.Command, a *app, yes bool) error {
 			return fail(exitUsage, "this ends every notebook on this machine; say --yes to do it")
 		}
 		q := &asker{in: bufio.NewReader(c.InOrStdin()), out: out}
-		if answer := q.line("This ends every notebook on this machine and takes gpulab off it. Go on? (yes/no)", "no"); !strings.EqualFold(answer, "yes") {
+		if answer := q.line("This ends every notebook on this machine and takes gpulab off it. Go on? (yes/no)",
+			"no"); !strings.EqualFold(answer, "yes") {
 			return nil
 		}
 	}
@@ -92,7 +93,9 @@ func tellHead(ctx context.Context, file *joinedFile) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
+	client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) {
+		return pass.certificate, nil
+	})
 	err = client.Leave(ctx)
 	if p := (*nodeapi.Problem)(nil); errors.As(err, &p) && p.Removed {
 		return nil
@@ -145,5 +148,6 @@ func leaveFromWithin(ctx context.Context, a *app, file *joinedFile, step func(st
 		return nil
 	}
 	// It would be started again otherwise, and be a head.
-	return errors.Join((systemd{"/"}).forgetOwnUnits(), systemctl(ctx, "daemon-reload"), systemctl(ctx, "--no-block", "stop", serviceUnit))
+	return errors.Join((systemd{"/"}).forgetOwnUnits(), systemctl(ctx, "daemon-reload"),
+		systemctl(ctx, "--no-block", "stop", serviceUnit))
 }

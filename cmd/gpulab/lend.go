@@ -37,7 +37,8 @@ type lending struct {
 	lost, split map[string]bool
 }
 
-func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet, slots int) (*lending, error) {
+func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet,
+	slots int) (*lending, error) {
 	l := newObedientLending(proxy, f, slots)
 	l.store = s
 	text, err := s.Setting(ctx, lentAnywaySetting)
@@ -121,7 +122,8 @@ func (l *lending) remember(g *gpu.GPU) {
 // as a whole, and since it was started in that mode has no way into a container for it.
 func splitSentence(g *gpu.GPU) string {
 	if g.MIG {
-		return fmt.Sprintf("It is split into instances (MIG), which are not lent out. `nvidia-smi -i %d -mig 0` and a reboot make it whole again.", g.Index)
+		return fmt.Sprintf("It is split into instances (MIG), which are not lent out. `nvidia-smi -i %d -mig 0` and a "+
+			"reboot make it whole again.", g.Index)
 	}
 	return "It was split into instances (MIG), and is lent out again once the machine has been rebooted."
 }
@@ -137,7 +139,8 @@ func failedSentence(g *gpu.GPU, lost bool) string {
 	if lost {
 		return why + " No new notebook gets it until the machine has been rebooted."
 	}
-	return why + " No new notebook gets it until the machine has been rebooted, or the GPU reset and NVIDIA's plugin restarted: `gpulab kubectl -n gpulab-system rollout restart daemonset/nvidia-device-plugin`."
+	return why + " No new notebook gets it until the machine has been rebooted, or the GPU reset and NVIDIA's plugin " +
+		"restarted: `gpulab kubectl -n gpulab-system rollout restart daemonset/nvidia-device-plugin`."
 }
 
 // set makes a GPU be lent out whoever uses it, or no longer.
@@ -205,7 +208,8 @@ func findGPU(snapshots []gpu.Snapshot, which string) (gpu.GPU, error) {
 	case 1:
 		return found[0], nil
 	}
-	return gpu.GPU{}, fmt.Errorf("%q names %d GPUs; write MACHINE/NUMBER, or the UUID that `gpulab gpus --json` shows", which, len(found))
+	return gpu.GPU{}, fmt.Errorf("%q names %d GPUs; write MACHINE/NUMBER, or the UUID that `gpulab gpus --json` shows",
+		which, len(found))
 }
 
 func newGPUsLend(a *app) *cobra.Command {

@@ -18,7 +18,8 @@ const mebibyte = 1 << 20
 // containerLimits bound what one container may take on a machine with that
 // many cores and that much memory. One that sets no limits gets half of the
 // machine; none gets more than the machine, or the largest profile, has.
-func containerLimits(cores int, memory int64, profiles []notebooks.Profile, scratch int64) (tenancy.ContainerLimits, error) {
+func containerLimits(cores int, memory int64, profiles []notebooks.Profile,
+	scratch int64) (tenancy.ContainerLimits, error) {
 	cpu := int64(cores) * 1000
 	half := tenancy.Amounts{
 		MilliCPU: new(max(cpu/2, 1000)), Memory: new(memory / 2 / mebibyte * mebibyte), EphemeralStorage: &scratch,
@@ -55,7 +56,8 @@ func (l *appliance) newTenancy(client kubernetes.Interface) (*tenancy.Tenancy, e
 }
 
 // limits are what each person's pods may take: a bound for every container.
-func limits(host *hoststat.Host, profiles []notebooks.Profile, scratch int64) (func(context.Context, string) (tenancy.Limits, error), error) {
+func limits(host *hoststat.Host, profiles []notebooks.Profile,
+	scratch int64) (func(context.Context, string) (tenancy.Limits, error), error) {
 	now, err := host.Read()
 	memory, known := now.Memory["MemTotal"]
 	if !known || len(now.CPUs) == 0 {

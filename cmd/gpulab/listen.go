@@ -81,11 +81,14 @@ type door struct {
 
 func (l *appliance) doors() []door {
 	doors := []door{
-		{"pages", l.cfg.HTTPSPort, true, l.origins.AtLabels(l.starting(l.labs), l.starting(l.pages)), l.proxies, false, l.origins.IsLabel},
+		{"pages", l.cfg.HTTPSPort, true, l.origins.AtLabels(l.starting(l.labs), l.starting(l.pages)), l.proxies, false,
+			l.origins.IsLabel},
 		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs), l.proxies, true, nil},
 	}
 	if *l.cfg.HTTPPort != 0 {
-		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies, false, nil})
+		doors = append(doors, door{
+			"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies, false, nil,
+		})
 	}
 	return doors
 }
@@ -93,8 +96,9 @@ func (l *appliance) doors() []door {
 // server is for one listener at a door.
 func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	srv := &http.Server{
-		Handler: forwarded{d.proxies, cookies.Limit(d.handler)}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
+		Handler: forwarded{d.proxies, cookies.Limit(d.handler)}, ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: 2 * time.Minute,
+		ErrorLog:    slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
 	}
 	cookies.Server(srv)
 	if !d.forwards {
@@ -116,7 +120,8 @@ func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, e
 // forLabels offers HTTP/1.1 alone where notebooks answer, as their ports do. A browser
 // that has an HTTP/2 connection to the pages may use that for a label; it opens another
 // one for WebSockets.
-func (d door) forLabels(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+func (d door) forLabels(certificate func(*tls.ClientHelloInfo) (*tls.Certificate,
+	error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	older := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate, NextProtos: []string{"http/1.1"}}
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if d.isLabel(hello.ServerName) {
@@ -193,9 +198,14 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 		w.Header().Set("Refresh", "2")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		var b strings.Builder
-		fmt.Fprintf(&b, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s is starting</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}td{padding:.1rem .8rem .1rem 0;vertical-align:top}</style><h1>%[1]s is starting</h1>`, html.EscapeString(l.cfg.Lab))
+		fmt.Fprintf(&b,
+			`<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s is starting</title>
+<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}
+td{padding:.1rem .8rem .1rem 0;vertical-align:top}</style><h1>%[1]s is starting</h1>`,
+			html.EscapeString(l.cfg.Lab))
 		if why := state.Failed + state.Before; why != "" {
-			fmt.Fprintf(&b, "<p>It could not start: %s</p><p>Next: %s An administrator runs <code>gpulab status</code> on the machine.</p>", html.EscapeString(why), html.EscapeString(nextTry(state)))
+			fmt.Fprintf(&b, "<p>It could not start: %s</p><p>Next: %s An administrator runs <code>gpulab status</code> on "+
+				"the machine.</p>", html.EscapeString(why), html.EscapeString(nextTry(state)))
 		} else {
 			b.WriteString("<p>This page comes back by itself.</p>")
 		}
@@ -235,7 +245,13 @@ func (l *appliance) byName(next http.Handler) http.Handler {
 		ownPage(w)
 		w.WriteHeader(http.StatusMisdirectedRequest)
 		at := html.EscapeString(l.url())
-		fmt.Fprintf(w, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Another name</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style><h1>This lab goes by another name</h1><p>Open <a href="%s">%[1]s</a>.</p><p>An administrator who wants it to answer here adds this name to <code>names</code> in /etc/gpulab/config.yaml and runs <code>gpulab init</code>.</p></html>`, at)
+		fmt.Fprintf(w,
+			`<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Another name</title>
+<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style>
+<h1>This lab goes by another name</h1><p>Open <a href="%s">%[1]s</a>.</p>
+<p>An administrator who wants it to answer here adds this name to <code>names</code> in /etc/gpulab/config.yaml
+and runs <code>gpulab init</code>.</p></html>`,
+			at)
 	})
 }
 

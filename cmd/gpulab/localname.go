@@ -124,11 +124,14 @@ func (l *appliance) localNameComponent() ctl.Component {
 	defer l.local.mu.Unlock()
 	switch wanted := string(l.cfg.LocalName) + ".local"; {
 	case l.local.trouble != "":
-		c.State, c.Detail, c.NextStep = ctl.Warning, l.local.trouble, "people open the lab by its address; `localName: off` in the configuration ends this"
+		c.State, c.Detail, c.NextStep = ctl.Warning, l.local.trouble,
+			"people open the lab by its address; `localName: off` in the configuration ends this"
 	case l.local.name == "":
 		c.State, c.Detail = ctl.Starting, "asking whether "+wanted+" is free"
 	case l.local.taken.IsValid():
-		c.State, c.Detail, c.NextStep = ctl.Warning, l.local.name+", since "+wanted+" is the machine at "+l.local.taken.String(), "give this lab another `localName` in the configuration, then `gpulab init`"
+		c.State, c.Detail, c.NextStep = ctl.Warning,
+			l.local.name+", since "+wanted+" is the machine at "+l.local.taken.String(),
+			"give this lab another `localName` in the configuration, then `gpulab init`"
 	default:
 		c.Detail = l.local.name + ", for machines on the same network"
 	}

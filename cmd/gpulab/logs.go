@@ -31,7 +31,8 @@ type logsOptions struct {
 func newLogs(a *app) *cobra.Command {
 	var o logsOptions
 	c := &cobra.Command{
-		Use: "logs [gpulab|k3s|hub|probe|JOB]", Short: "Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe; or of a job",
+		Use: "logs [gpulab|k3s|hub|probe|JOB]", Short: "Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU " +
+			"probe; or of a job",
 		Long: `Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe; or what
 a job of yours has said, by its number or name, without root.
 
@@ -87,7 +88,8 @@ func (o logsOptions) check(part string) error {
 	case part != "gpulab":
 		return fail(exitUsage, "--component chooses from gpulab's own log; leave it out to see the log of %s", part)
 	case strings.ContainsFunc(o.component, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
-		return fail(exitUsage, "--component is %q, but parts of gpulab are called charts, notebooks, power and so on", o.component)
+		return fail(exitUsage, "--component is %q, but parts of gpulab are called charts, notebooks, power and so on",
+			o.component)
 	}
 	return nil
 }

@@ -105,7 +105,8 @@ func (l *appliance) parseLimit(ctx context.Context, given *ctl.NodeLimit) (*node
 			}
 			limit.Groups = append(limit.Groups, g.Name)
 		default:
-			return nil, &users.Error{Kind: ctl.ErrNodeLimit, Text: fmt.Sprintf("%.60q is nobody a machine can be for; write role:guest, group:NAME, or everybody alone", who)}
+			return nil, &users.Error{Kind: ctl.ErrNodeLimit, Text: fmt.Sprintf("%.60q is nobody a machine can be for; write "+
+				"role:guest, group:NAME, or everybody alone", who)}
 		}
 	}
 	slices.Sort(limit.Roles)
@@ -150,8 +151,9 @@ func newNodesFor(a *app) *cobra.Command {
 		Long: `Say whom a machine, the head or another, is for: everybody, as at first, or who has
 one of the roles or is in one of the groups. Others' notebooks never start there,
 an admin's neither; their pages say so while they wait. What runs there goes on.`,
-		Example: "  sudo gpulab nodes for gpu-box group:vision\n  sudo gpulab nodes for gpu-two role:guest group:seminar\n  sudo gpulab nodes for gpu-box everybody",
-		Args:    cobra.MinimumNArgs(2),
+		Example: "  sudo gpulab nodes for gpu-box group:vision\n  sudo gpulab nodes for gpu-two role:guest " +
+			"group:seminar\n  sudo gpulab nodes for gpu-box everybody",
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

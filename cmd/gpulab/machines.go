@@ -27,7 +27,9 @@ type machines struct{ lab *appliance }
 func (m machines) Nodes(ctx context.Context) (ctl.Machines, error) {
 	l := m.lab
 	state, _ := l.boot.now()
-	out := ctl.Machines{Nodes: append([]ctl.Node{l.headNode(ctx, state.Ready)}, l.joinedNodes(ctx)...), Note: l.stayHomeNote()}
+	out := ctl.Machines{
+		Nodes: append([]ctl.Node{l.headNode(ctx, state.Ready)}, l.joinedNodes(ctx)...), Note: l.stayHomeNote(),
+	}
 	out.Placing = l.placed()
 	out.Note = strings.TrimSpace(out.Note + " " + placingNote(out.Placing, out.Nodes))
 	open, err := l.pool.registry.Invitations(ctx)
@@ -42,7 +44,10 @@ func (m machines) Nodes(ctx context.Context) (ctl.Machines, error) {
 
 // headNode is this machine among those of the pool.
 func (l *appliance) headNode(ctx context.Context, ready bool) ctl.Node {
-	node := ctl.Node{Name: l.id.NodeName, Role: "head", State: ctl.NodeStarting, Version: version.Version, Host: toldHost(l.busy.latest.Load())}
+	node := ctl.Node{
+		Name: l.id.NodeName, Role: "head", State: ctl.NodeStarting, Version: version.Version,
+		Host: toldHost(l.busy.latest.Load()),
+	}
 	if own, ok := l.ownSnapshot(); ok {
 		node.GPUs, node.Simulated = len(own.GPUs), own.Simulated
 	}
@@ -78,7 +83,9 @@ func (l *appliance) notebooksOn(name string) []ctl.NodeNotebook {
 	var list []ctl.NodeNotebook
 	for _, p := range parts.kube.Notebooks() {
 		if p.Node == name && !p.Finished {
-			list = append(list, ctl.NodeNotebook{User: p.Handle, Name: p.Server, Launch: p.LaunchID, GPUs: p.GPUs, Since: p.Created})
+			list = append(list, ctl.NodeNotebook{
+				User: p.Handle, Name: p.Server, Launch: p.LaunchID, GPUs: p.GPUs, Since: p.Created,
+			})
 		}
 	}
 	slices.SortFunc(list, func(a, b ctl.NodeNotebook) int {
@@ -93,10 +100,12 @@ func (l *appliance) noMachine(name string) error {
 	defer l.titles.mu.Unlock()
 	for machine, title := range l.titles.list {
 		if strings.EqualFold(title, name) {
-			return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; %s is shown as that, so say %[2]s", name, machine)}
+			return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; %s is "+
+				"shown as that, so say %[2]s", name, machine)}
 		}
 	}
-	return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; `gpulab nodes` lists them", name)}
+	return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; `gpulab "+
+		"nodes` lists them", name)}
 }
 
 func refuseMachine(format string, args ...any) error {
@@ -109,9 +118,12 @@ func (m machines) Invite(ctx context.Context) (ctl.NodeInvitation, error) {
 	if err != nil {
 		return ctl.NodeInvitation{}, err
 	}
-	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
+	out := ctl.NodeInvitation{
+		Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses,
+	}
 	if !m.lab.cfg.Storage.Everywhere() {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", m.lab.called(m.lab.id.NodeName))
+		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the "+
+			"homes; see storage.export and storage.shared in the configuration.", m.lab.called(m.lab.id.NodeName))
 	}
 	return out, nil
 }
@@ -148,7 +160,8 @@ func (m machines) Remove(ctx context.Context, name string, anyway bool) (ctl.Rem
 		return ctl.RemovedNode{}, errStarting
 	}
 	if name == l.id.NodeName {
-		return ctl.RemovedNode{}, refuseMachine("%s is the head: without it there is no pool; `gpulab reset` takes gpulab off it", name)
+		return ctl.RemovedNode{}, refuseMachine(
+			"%s is the head: without it there is no pool; `gpulab reset` takes gpulab off it", name)
 	}
 	out := ctl.RemovedNode{Name: name}
 	for _, n := range l.notebooksOn(name) {
@@ -156,7 +169,8 @@ func (m machines) Remove(ctx context.Context, name string, anyway bool) (ctl.Rem
 	}
 	slices.Sort(out.Notebooks)
 	if len(out.Notebooks) > 0 && !anyway {
-		return out, refuseMachine("these notebooks run on %s and would end: %s; say --yes to remove it all the same", name, strings.Join(out.Notebooks, ", "))
+		return out, refuseMachine("these notebooks run on %s and would end: %s; say --yes to remove it all the same", name,
+			strings.Join(out.Notebooks, ", "))
 	}
 	for _, n := range l.pool.list() {
 		if n.Name == name {
@@ -170,7 +184,8 @@ func (m machines) Remove(ctx context.Context, name string, anyway bool) (ctl.Rem
 		return out, m.lab.noMachine(name)
 	case err != nil && n.ID != 0:
 		// It is out of the pool, and the head sees to the rest as it goes on.
-		slog.Warn("a machine is out of the pool, and Kubernetes has something of it still; that goes later", "machine", name, "err", err)
+		slog.Warn("a machine is out of the pool, and Kubernetes has something of it still; that goes later", "machine", name,
+			"err", err)
 		return out, nil
 	}
 	return out, err
@@ -197,8 +212,12 @@ const longestReason = 120
 // checkReason takes what everybody can read in one line.
 func checkReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
-	if utf8.RuneCountInString(reason) > longestReason || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return "", &users.Error{Kind: ctl.ErrNodeReason, Text: fmt.Sprintf("a reason is one line of at most %d characters", longestReason)}
+	if utf8.RuneCountInString(reason) > longestReason || strings.ContainsFunc(reason, func(r rune) bool {
+		return !unicode.IsPrint(r)
+	}) {
+		return "", &users.Error{
+			Kind: ctl.ErrNodeReason, Text: fmt.Sprintf("a reason is one line of at most %d characters", longestReason),
+		}
 	}
 	return reason, nil
 }
@@ -208,7 +227,9 @@ const longestDrain = 14 * 24 * time.Hour
 
 // Cordon lets a machine take no new work; what runs there stays.
 func (m machines) Cordon(ctx context.Context, name, by, reason string) (ctl.Cordon, error) {
-	return m.close(ctx, name, reason, func(reason string) error { return m.lab.pool.registry.Cordon(ctx, name, by, reason) })
+	return m.close(ctx, name, reason, func(reason string) error {
+		return m.lab.pool.registry.Cordon(ctx, name, by, reason)
+	})
 }
 
 // Drain lets a machine take no new work, and ends what is there after a while.

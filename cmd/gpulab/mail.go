@@ -51,7 +51,8 @@ func newMailStatus(a *app) *cobra.Command {
 
 func printMailStatus(w io.Writer, s mail.Status, configPath string) error {
 	if !s.On {
-		_, err := fmt.Fprintf(w, "This lab sends no mails: no mail server is configured. Add these lines to %s, and run gpulab init:\n%s", configPath, mail.Example)
+		_, err := fmt.Fprintf(w, "This lab sends no mails: no mail server is configured. Add these lines to %s, and run "+
+			"gpulab init:\n%s", configPath, mail.Example)
 		return err
 	}
 	fmt.Fprintf(w, "Server   %s\nFrom     %s\n", s.Server, s.From)
@@ -107,7 +108,10 @@ func newMailList(a *app) *cobra.Command {
 			rows := [][]string{{"NUMBER", "STATE", "MADE", "TO", "SUBJECT", "TRIES", "WHAT CAME OF IT"}}
 			for i := range list {
 				m := &list[i]
-				rows = append(rows, []string{strconv.FormatInt(m.ID, 10), string(m.State), m.Created.Local().Format("2006-01-02 15:04"), m.To, m.Subject, strconv.Itoa(m.Tries), cmp.Or(m.Problem, "–")})
+				rows = append(rows, []string{
+					strconv.FormatInt(m.ID, 10), string(m.State), m.Created.Local().Format("2006-01-02 15:04"), m.To, m.Subject,
+					strconv.Itoa(m.Tries), cmp.Or(m.Problem, "–"),
+				})
 			}
 			return table(c.OutOrStdout(), rows)
 		},
@@ -123,7 +127,8 @@ func newMailTest(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "test ADDRESS", Short: "Send a mail now, and say what came of it",
-		Long:    "Send a mail to an address now, past the outbox, and say what came of it: whether the\nserver answers, shows a certificate that is trusted, takes the password and the mail.",
+		Long: "Send a mail to an address now, past the outbox, and say what came of it: whether the\nserver answers, " +
+			"shows a certificate that is trusted, takes the password and the mail.",
 		Example: "  sudo gpulab mail test ada@example.org\n  sudo gpulab mail test ada@example.org --json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -13,7 +13,9 @@ import (
 
 // openMail makes the part that writes to people.
 func (l *appliance) openMail() {
-	l.mail = mail.New(mail.ServiceConfig{DB: l.store.DB(), Mail: l.cfg.Mail, People: l.people, Lab: l.cfg.Lab, URL: l.url, Log: slog.Default()})
+	l.mail = mail.New(mail.ServiceConfig{
+		DB: l.store.DB(), Mail: l.cfg.Mail, People: l.people, Lab: l.cfg.Lab, URL: l.url, Log: slog.Default(),
+	})
 	if l.mail.On() {
 		l.people.UsePost(l.mail)
 	}
@@ -54,7 +56,8 @@ func (l *appliance) mailComponent(ctx context.Context) []ctl.Component {
 	switch {
 	case status.Problem != "":
 		c.State, c.Detail = ctl.Warning, c.Detail+". "+status.Problem
-		c.NextStep = "mend what the detail says; mails wait for days and are sent by themselves. `gpulab mail test ADDRESS` tries at once"
+		c.NextStep = "mend what the detail says; mails wait for days and are sent by themselves. `gpulab mail test " +
+			"ADDRESS` tries at once"
 	case status.Failed > 0:
 		c.State = ctl.Warning
 		c.Detail += fmt.Sprintf(", %d could not be delivered", status.Failed)

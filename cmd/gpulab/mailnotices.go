@@ -53,7 +53,8 @@ func now(ask func(context.Context) ([]mail.Notice, error)) func(context.Context,
 }
 
 // notOften is a source that is asked at most every so often, and says the same in between.
-func notOften(every time.Duration, ask func(context.Context) ([]mail.Notice, error)) func(context.Context, time.Time) ([]mail.Notice, error) {
+func notOften(every time.Duration, ask func(context.Context) ([]mail.Notice,
+	error)) func(context.Context, time.Time) ([]mail.Notice, error) {
 	var asked time.Time
 	var last []mail.Notice
 	return func(ctx context.Context, _ time.Time) ([]mail.Notice, error) {
@@ -85,7 +86,9 @@ func (l *appliance) requestNotices(ctx context.Context, since time.Time) ([]mail
 		if r.Note != "" {
 			text += " They write: “" + r.Note + "”"
 		}
-		out = append(out, mail.Notice{Kind: mail.Requests, Key: fmt.Sprint(r.ID), Subject: who + " asks for an account", Text: text, Path: "/requests"})
+		out = append(out, mail.Notice{
+			Kind: mail.Requests, Key: fmt.Sprint(r.ID), Subject: who + " asks for an account", Text: text, Path: "/requests",
+		})
 	}
 	return out, err
 }
@@ -101,7 +104,8 @@ func (l *appliance) keptNotices(ctx context.Context) ([]mail.Notice, error) {
 			Subject: k.Provider + " does not send what the sign-in rules need about " + k.Handle,
 			Text: fmt.Sprintf("The identity provider %s did not send everything that the sign-in rules need to know about %s "+
 				"(user name at the provider: %s): %s. "+
-				"%[2]s has the role %[5]s and keeps role and groups until %[6]s. %[7]s Run `sudo gpulab signin check` to see how to fix it.",
+				"%[2]s has the role %[5]s and keeps role and groups until %[6]s. %[7]s Run `sudo gpulab signin check` to see "+
+				"how to fix it.",
 				k.Provider, k.Handle, k.Username, k.Why, k.Role, k.Until.Local().Format("Monday 2 January 2006"), keptThen(k)),
 		})
 	}
@@ -139,11 +143,14 @@ func (l *appliance) launchNotices(ctx context.Context, since time.Time) ([]mail.
 func turnNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice) {
 	for i := range active {
 		n := &active[i]
-		if n.Job != nil || n.GPUs == 0 || n.State != notebooks.Running || n.Ready.Before(since) || n.Started.Sub(n.Requested) < waitedLong {
+		if n.Job != nil || n.GPUs == 0 || n.State != notebooks.Running || n.Ready.Before(since) ||
+			n.Started.Sub(n.Requested) < waitedLong {
 			continue
 		}
-		out = append(out, mail.Notice{Kind: mail.Turn, Key: fmt.Sprint(n.ID), To: []int64{n.UserID}, Subject: "It is your turn: “" + n.Title + "” has started",
-			Text: fmt.Sprintf("Your notebook “%s” waited for %s and has started: it has %s now. Open it, or stop it if you do not need it any more.",
+		out = append(out, mail.Notice{Kind: mail.Turn, Key: fmt.Sprint(n.ID), To: []int64{n.UserID},
+			Subject: "It is your turn: “" + n.Title + "” has started",
+			Text: fmt.Sprintf("Your notebook “%s” waited for %s and has started: it has %s now. Open it, or stop it if you "+
+				"do not need it any more.",
 				n.Title, units.Lasting(n.Started.Sub(n.Requested)), gpusInWords(n.GPUs)),
 			Path: fmt.Sprintf("/launches/%d", n.ID)})
 	}
@@ -154,11 +161,13 @@ func turnNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice)
 func beginNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice) {
 	for i := range active {
 		n := &active[i]
-		if !n.IsJob() || !slices.Contains(n.Job.Mail, notebooks.MailBegin) || n.State != notebooks.Running || n.Ready.Before(since) {
+		if !n.IsJob() || !slices.Contains(n.Job.Mail, notebooks.MailBegin) || n.State != notebooks.Running ||
+			n.Ready.Before(since) {
 			continue
 		}
 		out = append(out, mail.Notice{Kind: mail.Jobs, Key: fmt.Sprintf("%d began", n.ID), To: []int64{n.UserID}, Asked: true,
-			Subject: "Job “" + n.Title + "” has begun", Text: fmt.Sprintf("Your job “%s” (number %d) has begun.", n.Title, n.ID), Path: fmt.Sprintf("/jobs/%d", n.ID)})
+			Subject: "Job “" + n.Title + "” has begun", Text: fmt.Sprintf("Your job “%s” (number %d) has begun.", n.Title, n.ID),
+			Path: fmt.Sprintf("/jobs/%d", n.ID)})
 	}
 	return out
 }
@@ -172,7 +181,8 @@ func toldOfEnd(n *notebooks.Launch) bool {
 	case n.Job.Mail == nil:
 		return n.Ended.Sub(n.Requested) >= tookLong
 	default:
-		return wants(notebooks.MailEnd) || wants(notebooks.MailFail) && end != "succeeded" || wants(notebooks.MailTimeLimit) && end == "timed out"
+		return wants(notebooks.MailEnd) || wants(notebooks.MailFail) && end != "succeeded" ||
+			wants(notebooks.MailTimeLimit) && end == "timed out"
 	}
 }
 
@@ -190,7 +200,10 @@ func jobNotices(ended []notebooks.Launch) (out []mail.Notice) {
 		if n.Reason != "" {
 			text += " " + n.Reason
 		}
-		out = append(out, mail.Notice{Kind: mail.Jobs, Key: fmt.Sprint(n.ID), To: []int64{n.UserID}, Asked: n.Job.Mail != nil, Subject: "Job “" + n.Title + "” has ended", Text: text, Path: fmt.Sprintf("/jobs/%d", n.ID)})
+		out = append(out, mail.Notice{
+			Kind: mail.Jobs, Key: fmt.Sprint(n.ID), To: []int64{n.UserID}, Asked: n.Job.Mail != nil,
+			Subject: "Job “" + n.Title + "” has ended", Text: text, Path: fmt.Sprintf("/jobs/%d", n.ID),
+		})
 	}
 	return out
 }
@@ -210,7 +223,8 @@ func (l *appliance) stopNotices(context.Context, time.Time) ([]mail.Notice, erro
 	var out []mail.Notice
 	for _, h := range l.idle.Holdings() {
 		if h.State == idle.Warned {
-			out = append(out, mail.Notice{Kind: mail.Stop, Key: fmt.Sprintf("%d %d", h.Launch, h.Warned.Unix()), To: []int64{h.UserID},
+			out = append(out, mail.Notice{Kind: mail.Stop, Key: fmt.Sprintf("%d %d", h.Launch, h.Warned.Unix()),
+				To:      []int64{h.UserID},
 				Subject: "“" + h.Title + "” is about to be stopped", Text: h.Notice(), Path: fmt.Sprintf("/launches/%d", h.Launch)})
 		}
 	}
@@ -243,7 +257,8 @@ func (l *appliance) quotaNoticesOf(ctx context.Context, u users.User) ([]mail.No
 		return nil, err
 	}
 	if text != "" {
-		return []mail.Notice{{Kind: mail.Stop, Key: fmt.Sprint(u.ID), To: []int64{u.ID}, Subject: "Your notebooks are about to be stopped", Text: text, Path: "/"}}, nil
+		return []mail.Notice{{Kind: mail.Stop, Key: fmt.Sprint(u.ID), To: []int64{u.ID},
+			Subject: "Your notebooks are about to be stopped", Text: text, Path: "/"}}, nil
 	}
 	limits, err := l.quotas.Limits(ctx, u)
 	if err != nil {
@@ -252,11 +267,14 @@ func (l *appliance) quotaNoticesOf(ctx context.Context, u users.User) ([]mail.No
 	var out []mail.Notice
 	for i := range limits {
 		q := &limits[i]
-		if q.Kind != quota.GPUHoursWeek && q.Kind != quota.GPUHoursTerm || q.Unknown || q.Value == 0 || q.Used < nearlyUsed*q.Value {
+		if q.Kind != quota.GPUHoursWeek && q.Kind != quota.GPUHoursTerm || q.Unknown || q.Value == 0 ||
+			q.Used < nearlyUsed*q.Value {
 			continue
 		}
-		out = append(out, mail.Notice{Kind: mail.Quota, Key: fmt.Sprintf("%d %s", u.ID, quota.KindName(q.Kind, q.Model)), To: []int64{u.ID}, Subject: "Your GPU hours are nearly used up",
-			Text: fmt.Sprintf("You have used %s of %s of %s (%s). When all are used up, notebooks with a GPU are stopped after a notice. An admin can grant more hours.",
+		out = append(out, mail.Notice{Kind: mail.Quota, Key: fmt.Sprintf("%d %s", u.ID, quota.KindName(q.Kind, q.Model)),
+			To: []int64{u.ID}, Subject: "Your GPU hours are nearly used up",
+			Text: fmt.Sprintf("You have used %s of %s of %s (%s). When all are used up, notebooks with a GPU are stopped "+
+				"after a notice. An admin can grant more hours.",
 				q.Kind.Format(q.Used), q.Kind.Format(q.Value), q.What(), q.From.Words()), Path: "/use"})
 	}
 	return out, nil
@@ -285,7 +303,10 @@ func (l *appliance) homeNotices(ctx context.Context) ([]mail.Notice, error) {
 		if state.Over {
 			subject, key = "Your home is full", "full"
 		}
-		out = append(out, mail.Notice{Kind: mail.Home, Key: fmt.Sprintf("%d %s", u.ID, key), To: []int64{u.ID}, Subject: subject, Text: text, Path: "/folders"})
+		out = append(out, mail.Notice{
+			Kind: mail.Home, Key: fmt.Sprintf("%d %s", u.ID, key), To: []int64{u.ID}, Subject: subject, Text: text,
+			Path: "/folders",
+		})
 	}
 	return out, nil
 }
@@ -299,7 +320,10 @@ func (l *appliance) diskNotices(context.Context) ([]mail.Notice, error) {
 		text := f.Words()
 		switch {
 		case f.Silent:
-			out = append(out, mail.Notice{Kind: mail.Disk, Key: strings.Join(f.Holds, ",") + " silent", Subject: "A disk of the lab does not answer", Text: text, Path: "/status"})
+			out = append(out, mail.Notice{
+				Kind: mail.Disk, Key: strings.Join(f.Holds, ",") + " silent", Subject: "A disk of the lab does not answer",
+				Text: text, Path: "/status",
+			})
 			continue
 		case f.Level == diskspace.Fine:
 			continue
@@ -312,7 +336,10 @@ func (l *appliance) diskNotices(context.Context) ([]mail.Notice, error) {
 		if f.Level >= diskspace.Full {
 			subject = "A disk of the lab is " + f.Level.String()
 		}
-		out = append(out, mail.Notice{Kind: mail.Disk, Key: strings.Join(f.Holds, ",") + " " + f.Level.String(), Subject: subject, Text: text + " On the machine, gpulab disk lists what takes the room.", Path: "/status"})
+		out = append(out, mail.Notice{
+			Kind: mail.Disk, Key: strings.Join(f.Holds, ",") + " " + f.Level.String(), Subject: subject,
+			Text: text + " On the machine, gpulab disk lists what takes the room.", Path: "/status",
+		})
 	}
 	return out, nil
 }
@@ -325,14 +352,16 @@ func lostNotices(machines []ctl.Node, now time.Time) (out []mail.Notice) {
 	for i := range machines {
 		n := &machines[i]
 		if n.State == ctl.NodeLost && now.Sub(n.LastContact) >= missedLong {
-			out = append(out, mail.Notice{Kind: mail.Machines, Key: n.Name, Subject: n.Shown() + " is not heard of", Text: n.Detail, Path: "/machines"})
+			out = append(out, mail.Notice{
+				Kind: mail.Machines, Key: n.Name, Subject: n.Shown() + " is not heard of", Text: n.Detail, Path: "/machines",
+			})
 		}
 	}
 	return out
 }
 
-// gpuNotices are GPUs that the driver or the machine has lost, or that need somebody's hand. What a program did wrong is
-// its owner's matter.
+// gpuNotices are GPUs that the driver or the machine has lost, or that need somebody's hand. What a program did wrong
+// is its owner's matter.
 func (l *appliance) gpuNotices(ctx context.Context, since time.Time) ([]mail.Notice, error) {
 	events, err := l.history.Events(ctx, history.EventFilter{From: since, Limit: 1000})
 	if err != nil {

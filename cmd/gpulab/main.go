@@ -115,9 +115,12 @@ What the exit codes mean: gpulab exit-codes.`,
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newInit(a), newDriver(a), newServe(a), newStatus(a), newBackup(a), newRestore(a), newDoctor(a), newReset(a), newRollback(a),
-		newInviteNode(a), newJoin(a), newNodes(a), newLeave(a), newAgentCommand(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a),
-		newRequest(a), newQuota(a), newSignIn(a), newTailnet(a), newMail(a), newCharts(a), newGPUs(a), newReport(a), newImages(a), newEnv(a), newMetrics(a), newDisk(a),
+		newInit(a), newDriver(a), newServe(a), newStatus(a), newBackup(a), newRestore(a), newDoctor(a), newReset(a),
+		newRollback(a),
+		newInviteNode(a), newJoin(a), newNodes(a), newLeave(a), newAgentCommand(a), newEndPods(a), newAdminLink(a),
+		newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a),
+		newRequest(a), newQuota(a), newSignIn(a), newTailnet(a), newMail(a), newCharts(a), newGPUs(a), newReport(a),
+		newImages(a), newEnv(a), newMetrics(a), newDisk(a),
 		newLogs(a), newKubectl(a), newCA(a), newConfig(a), newVersion(a), newManPages(), client.NewExitCodes(),
 	)
 	addStudents(root)
@@ -147,7 +150,8 @@ func wrapArgs(c *cobra.Command) {
 
 // completeFlag lets the shell complete a flag's values.
 func completeFlag(c *cobra.Command, flag string, values ...string) {
-	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	if err := c.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // no such flag: a mistake in this program
 	}
 }

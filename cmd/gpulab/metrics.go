@@ -31,8 +31,9 @@ of NVIDIA's dcgm-exporter, who uses them, and the machine.
 
 Prometheus needs the lab's token to read them, or an address in the key
 "metrics.networks" of the configuration.`,
-		Example: "  sudo gpulab metrics | grep gpulab_user\n  sudo gpulab metrics --scrape-config > gpulab.yml\n  gpulab metrics --dashboard > gpulab.json",
-		Args:    cobra.NoArgs,
+		Example: "  sudo gpulab metrics | grep gpulab_user\n  sudo gpulab metrics --scrape-config > gpulab.yml\n  gpulab " +
+			"metrics --dashboard > gpulab.json",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case job && dashboard:
@@ -57,7 +58,8 @@ Prometheus needs the lab's token to read them, or an address in the key
 
 // jobTemplate is a whole configuration, so that promtool can check it. The
 // token itself stays in its file.
-var jobTemplate = template.Must(template.New("job").Parse(`# gpulab's job for prometheus.yml. Its files lie on the lab's head, and the token
+var jobTemplate = template.Must(template.New(
+	"job").Parse(`# gpulab's job for prometheus.yml. Its files lie on the lab's head, and the token
 # is for root alone. Where Prometheus runs, they are put in place like this, with
 # the paths below corrected:
 {{- if .CA}}
@@ -83,7 +85,8 @@ func printJob(c *cobra.Command, a *app) error {
 		return err
 	}
 	if !*cfg.Metrics.Enabled {
-		return fail(exitFailure, "metrics are off; take \"enabled: false\" out of the key metrics in %s and run `gpulab init`", a.configPath)
+		return fail(exitFailure,
+			"metrics are off; take \"enabled: false\" out of the key metrics in %s and run `gpulab init`", a.configPath)
 	}
 	status, err := a.client().Status(c.Context())
 	if err != nil {
@@ -101,7 +104,8 @@ func printJob(c *cobra.Command, a *app) error {
 	if own, _ := cfg.TLS.Open(); own.For(at.Hostname()) != nil {
 		ca = "" // what is shown for this name is of an authority that is known without
 	}
-	return jobTemplate.Execute(c.OutOrStdout(), map[string]string{"Token": metricsTokenPath(cfg.DataDir), "CA": ca, "Target": target})
+	return jobTemplate.Execute(c.OutOrStdout(),
+		map[string]string{"Token": metricsTokenPath(cfg.DataDir), "CA": ca, "Target": target})
 }
 
 // Metrics implements ctl.Daemon.
@@ -111,7 +115,9 @@ func (l *appliance) Metrics(ctx context.Context, w io.Writer) error {
 
 // measure gathers what the metrics tell of.
 func (l *appliance) measure(ctx context.Context) *metrics.Lab {
-	lab := &metrics.Lab{Version: version.Version, Snapshots: l.fleet.Snapshots(), Disks: l.disk.Filesystems(), Now: time.Now()}
+	lab := &metrics.Lab{
+		Version: version.Version, Snapshots: l.fleet.Snapshots(), Disks: l.disk.Filesystems(), Now: time.Now(),
+	}
 	var err error
 	if lab.Host, err = l.host.Read(); err != nil {
 		slog.Debug("some metrics of the machine are missing", "err", err)
@@ -162,7 +168,9 @@ func (l *appliance) metricsRoutes(mux *http.ServeMux) error {
 			return ok && u.Role == users.RoleAdmin
 		},
 	}
-	mux.Handle("GET /metrics", access.Guard(metrics.Handler(func(r *http.Request) *metrics.Lab { return l.measure(r.Context()) })))
+	mux.Handle("GET /metrics", access.Guard(metrics.Handler(func(r *http.Request) *metrics.Lab {
+		return l.measure(r.Context())
+	})))
 	mux.Handle("GET /metrics/dashboard.json", access.Guard(http.HandlerFunc(serveDashboard)))
 	return nil
 }

@@ -57,7 +57,9 @@ func (w *nameWatch) component() []ctl.Component {
 func lookAtNames(a *app) func(context.Context) []doctor.Finding {
 	return func(ctx context.Context) (found []doctor.Finding) {
 		opts := doctorOptions(a)
-		probes := slices.DeleteFunc(doctor.ProbesFor(opts.Joined != nil), func(p doctor.Probe) bool { return p.Name != "resolver" })
+		probes := slices.DeleteFunc(doctor.ProbesFor(opts.Joined != nil), func(p doctor.Probe) bool {
+			return p.Name != "resolver"
+		})
 		doctor.Run(ctx, probes, opts, doctor.Watcher{Done: func(_ doctor.Probe, list []doctor.Finding) { found = list }})
 		return found
 	}

@@ -24,7 +24,9 @@ func (l *appliance) network(ctx context.Context) ctl.Network {
 	}
 	for _, a := range l.cfg.Network.Allow {
 		d := a.Destination()
-		n.Allow = append(n.Allow, ctl.Allowed{Name: d.Name, To: written(d.To), Ports: d.Ports, Groups: d.Groups, Problem: l.notOpen(ctx, d, forbidden)})
+		n.Allow = append(n.Allow, ctl.Allowed{
+			Name: d.Name, To: written(d.To), Ports: d.Ports, Groups: d.Groups, Problem: l.notOpen(ctx, d, forbidden),
+		})
 	}
 	if l.proxy == nil || l.proxy.host == "" {
 		return n

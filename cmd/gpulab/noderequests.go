@@ -55,7 +55,9 @@ func (p *pool) answer(ctx context.Context, number string, accept bool) (nodes.Re
 }
 
 func asked(r nodes.Request) ctl.NodeRequest {
-	return ctl.NodeRequest{Number: r.Number, Name: r.Name, Address: r.Address, Version: r.Version, Asked: r.Asked, Expires: r.Expires}
+	return ctl.NodeRequest{
+		Number: r.Number, Name: r.Name, Address: r.Address, Version: r.Version, Asked: r.Asked, Expires: r.Expires,
+	}
 }
 
 func newNodesRequests(a *app) *cobra.Command {
@@ -85,7 +87,9 @@ machine's own screen; name and address prove nothing. Requests end after ten min
 			}
 			rows := [][]string{{"NUMBER", "NAME", "ADDRESS", "VERSION", "ASKED"}}
 			for _, r := range list {
-				rows = append(rows, []string{r.Number, r.Name, r.Address, visibly(r.Version), units.Lasting(time.Since(r.Asked)) + " ago"})
+				rows = append(rows, []string{
+					r.Number, r.Name, r.Address, visibly(r.Version), units.Lasting(time.Since(r.Asked)) + " ago",
+				})
 			}
 			if err := table(out, rows); err != nil {
 				return err

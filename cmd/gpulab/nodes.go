@@ -92,7 +92,8 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			Name: n.Name, Title: l.titleOf(n.Name), Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			OtherVersion: n.Version != version.Version,
 			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
-			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name), Images: n.images, Environments: n.environments,
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name),
+			Images: n.images, Environments: n.environments,
 		}
 		if n.reported {
 			node.ClockOffset = new(n.ahead.Seconds())
@@ -103,7 +104,8 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		case nodeapi.Skew(n.Name, n.Version, version.Version) != nil:
 			node.State, node.Detail = ctl.NodeNotReady, skewSentence(nodeapi.Skew(n.Name, n.Version, version.Version))
 		case !n.reported || !n.registered:
-			node.State, node.Detail = ctl.NodeStarting, strings.TrimSpace("it is on its way into the pool. "+imageSentence(l.called(n.Name), n.images))
+			node.State, node.Detail = ctl.NodeStarting,
+				strings.TrimSpace("it is on its way into the pool. "+imageSentence(l.called(n.Name), n.images))
 		case encryptionSentence(l.called(n.Name), l.cfg.Network.Encrypt, n.encryption) != "":
 			node.State, node.Detail = ctl.NodeNotReady, encryptionSentence(l.called(n.Name), l.cfg.Network.Encrypt, n.encryption)
 		case n.notReady != "":
@@ -111,7 +113,8 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		case n.ahead != 0:
 			node.Detail = clockSentence(l.called(n.Name), n.ahead)
 		default:
-			node.Detail = strings.TrimSpace(imageSentence(l.called(n.Name), n.images) + " " + environmentSentence(l.called(n.Name), n.environments))
+			node.Detail = strings.TrimSpace(imageSentence(l.called(n.Name),
+				n.images) + " " + environmentSentence(l.called(n.Name), n.environments))
 		}
 		node.Ready = node.State == ctl.NodeReady
 		out = append(out, node)
@@ -125,7 +128,8 @@ func clockSentence(name string, ahead time.Duration) string {
 	if ahead < 0 {
 		word = "behind"
 	}
-	return fmt.Sprintf("The clock of %s is %s %s the head's; set both right (`timedatectl set-ntp true`).", name, ahead.Abs().Round(time.Second), word)
+	return fmt.Sprintf("The clock of %s is %s %s the head's; set both right (`timedatectl set-ntp true`).", name,
+		ahead.Abs().Round(time.Second), word)
 }
 
 // machinesComponent says how the pool's other machines are, where there are any.
@@ -171,7 +175,8 @@ where this lab is and how to know it.`,
 			if asJSON {
 				return printJSON(out, invitation)
 			}
-			fmt.Fprintf(out, "On the new machine, with gpulab installed, as root:\n\n  %s\n\nIt works once, until %s. The new machine reaches this one at %s.\n",
+			fmt.Fprintf(out, "On the new machine, with gpulab installed, as root:\n\n  %s\n\nIt works once, until %s. The "+
+				"new machine reaches this one at %s.\n",
 				invitation.Command, invitation.Expires.Local().Format("15:04"), strings.Join(invitation.Addresses, " or "))
 			if invitation.Note != "" {
 				fmt.Fprintln(out, invitation.Note)
@@ -189,8 +194,9 @@ func newNodes(a *app) *cobra.Command {
 		Use: "nodes", Short: "The machines of the pool: how they are, and since when",
 		Long: `Show the machines of the pool: how each is, its GPUs, its version of gpulab, and
 when it was last heard of. gpulab invite-node adds one.`,
-		Example: "  sudo gpulab nodes\n  sudo gpulab nodes --json | jq '.nodes[] | select(.state != \"ready\")'\n  sudo gpulab nodes remove gpu-box",
-		Args:    knownCommand,
+		Example: "  sudo gpulab nodes\n  sudo gpulab nodes --json | jq '.nodes[] | select(.state != \"ready\")'\n  sudo " +
+			"gpulab nodes remove gpu-box",
+		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -206,7 +212,8 @@ when it was last heard of. gpulab invite-node adds one.`,
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false), newNodesWithdraw(a),
+	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false),
+		newNodesWithdraw(a),
 		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a), newNodesRename(a), newNodesPlacing(a), newNodesFor(a))
 	return c
 }
@@ -252,13 +259,15 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		}
 	}
 	if len(others) > 0 {
-		fmt.Fprintf(w, "\n≠ another version than the head's: %s. That works from one release to the next; upgrade all, the head first.\n", strings.Join(others, ", "))
+		fmt.Fprintf(w, "\n≠ another version than the head's: %s. That works from one release to the next; upgrade all, "+
+			"the head first.\n", strings.Join(others, ", "))
 	}
 	if m.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", m.Note)
 	}
 	if len(m.Requests) > 0 {
-		fmt.Fprintf(w, "\nWithout a code, %s to be let in: `gpulab nodes requests` shows the numbers to compare.\n", askers(m.Requests))
+		fmt.Fprintf(w, "\nWithout a code, %s to be let in: `gpulab nodes requests` shows the numbers to compare.\n",
+			askers(m.Requests))
 	}
 	for i, open := range m.Invitations {
 		if i == 0 {
@@ -335,7 +344,8 @@ func removeQuestion(m ctl.Machines, name string) string {
 	}
 	text := fmt.Sprintf("This takes %s out of the pool.", name)
 	if len(ends) > 0 {
-		text += fmt.Sprintf(" These notebooks run there and end: %s. (`gpulab nodes drain %s` would give their owners notice.)", strings.Join(ends, ", "), name)
+		text += fmt.Sprintf(" These notebooks run there and end: %s. (`gpulab nodes drain %s` would give their owners "+
+			"notice.)", strings.Join(ends, ", "), name)
 	}
 	return text + " Go on? (yes/no)"
 }

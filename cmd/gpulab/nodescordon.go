@@ -43,7 +43,8 @@ on. The reason is shown to everybody, and to those who wait.`,
 			if _, err := a.client().CordonNode(c.Context(), args[0], reason); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "%s takes no new work; what runs there goes on. `gpulab nodes uncordon %[1]s` takes that back.\n", args[0])
+			fmt.Fprintf(c.OutOrStdout(), "%s takes no new work; what runs there goes on. `gpulab nodes uncordon %[1]s` takes "+
+				"that back.\n", args[0])
 			return nil
 		},
 	}
@@ -81,8 +82,9 @@ func newNodesDrain(a *app) *cobra.Command {
 notebooks there are told when these end, and can stop them and start them again
 elsewhere before. At the end what is left is stopped in order. The machine takes
 no work then until gpulab nodes uncordon.`,
-		Example: "  sudo gpulab nodes drain gpu-box --in 2h --reason 'new memory'\n  sudo gpulab nodes drain gpu-box --now\n  sudo gpulab nodes drain gpu-box --cancel",
-		Args:    cobra.ExactArgs(1),
+		Example: "  sudo gpulab nodes drain gpu-box --in 2h --reason 'new memory'\n  sudo gpulab nodes drain gpu-box " +
+			"--now\n  sudo gpulab nodes drain gpu-box --cancel",
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -92,7 +94,8 @@ no work then until gpulab nodes uncordon.`,
 				if err := a.client().KeepNode(c.Context(), args[0]); err != nil {
 					return err
 				}
-				fmt.Fprintf(out, "Notebooks on %s stay; it still takes no new work. `gpulab nodes uncordon %[1]s` changes that.\n", args[0])
+				fmt.Fprintf(out, "Notebooks on %s stay; it still takes no new work. `gpulab nodes uncordon %[1]s` changes that.\n",
+					args[0])
 				return nil
 			}
 			if now {
@@ -106,7 +109,8 @@ no work then until gpulab nodes uncordon.`,
 				fmt.Fprintf(out, "%s takes no new work, and notebooks there end now.\n", args[0])
 				return nil
 			}
-			fmt.Fprintf(out, "%s takes no new work. Notebooks there end %s; their owners are told. `gpulab nodes` says who is still there, and `gpulab nodes drain %[1]s --cancel` lets them stay.\n", args[0], atTime(cordon.EmptyAt))
+			fmt.Fprintf(out, "%s takes no new work. Notebooks there end %s; their owners are told. `gpulab nodes` says who "+
+				"is still there, and `gpulab nodes drain %[1]s --cancel` lets them stay.\n", args[0], atTime(cordon.EmptyAt))
 			return nil
 		},
 	}

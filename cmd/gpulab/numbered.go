@@ -9,7 +9,8 @@ import (
 
 // numberCommand is a command about the one thing of a list that has a number:
 // do returns what --json prints, and the sentence for others.
-func numberCommand(use, short, example string, do func(c *cobra.Command, id int64) (any, string, error)) *cobra.Command {
+func numberCommand(use, short, example string,
+	do func(c *cobra.Command, id int64) (any, string, error)) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: use, Short: short, Example: example, Args: cobra.ExactArgs(1),

@@ -31,7 +31,8 @@ var applyOptions = metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
 // applyObjects makes the few objects that depend on this machine and therefore
 // belong to no chart: the namespace, the web CA, and the address behind the
 // Service with which pods reach gpulab.
-func applyObjects(ctx context.Context, client kubernetes.Interface, caPEM []byte, address netip.Addr, httpsPort int) error {
+func applyObjects(ctx context.Context, client kubernetes.Interface, caPEM []byte, address netip.Addr,
+	httpsPort int) error {
 	ns := corev1ac.Namespace(systemNamespace).WithLabels(map[string]string{
 		tenancy.ManagedLabel:                 "gpulab",
 		"pod-security.kubernetes.io/enforce": "privileged",
@@ -40,7 +41,8 @@ func applyObjects(ctx context.Context, client kubernetes.Interface, caPEM []byte
 		return fmt.Errorf("the system namespace: %w", err)
 	}
 	ours := map[string]string{tenancy.ManagedLabel: "gpulab"}
-	ca := corev1ac.ConfigMap("gpulab-web-ca", systemNamespace).WithLabels(ours).WithData(map[string]string{"ca.crt": string(caPEM)})
+	ca := corev1ac.ConfigMap("gpulab-web-ca",
+		systemNamespace).WithLabels(ours).WithData(map[string]string{"ca.crt": string(caPEM)})
 	if _, err := client.CoreV1().ConfigMaps(systemNamespace).Apply(ctx, ca, applyOptions); err != nil {
 		return fmt.Errorf("the web certificate authority: %w", err)
 	}
@@ -62,7 +64,8 @@ func labelNode(ctx context.Context, client kubernetes.Interface, node string, la
 	if err != nil {
 		return err
 	}
-	_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "gpulab"})
+	_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "gpulab"})
 	return err
 }
 
@@ -83,7 +86,8 @@ func readFeatures(dir string) map[string]*string {
 }
 
 // featureLabels matches the labels that GPU feature discovery makes.
-var featureLabels = regexp.MustCompile(`^nvidia\.com/(gpu\.(compute|count|family|machine|memory|mode|product|replicas|sharing-strategy)|cuda\.|mig[.-]|mps\.capable|vgpu\.)`)
+var featureLabels = regexp.MustCompile(`^nvidia\.com/(gpu\.(compute|count|family|machine|memory|mode|product|` +
+	`replicas|sharing-strategy)|cuda\.|mig[.-]|mps\.capable|vgpu\.)`)
 
 // labelFeatures makes the node's labels say what features do, and takes away
 // those of a GPU or driver that the node had before.

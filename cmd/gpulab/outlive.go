@@ -109,7 +109,8 @@ func keepFile(name string, file syscall.Conn) error {
 	defer unix.Close(conn)
 	var sent error
 	err = raw.Control(func(fd uintptr) {
-		sent = unix.Sendmsg(conn, []byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(fd)), &unix.SockaddrUnix{Name: to}, 0)
+		sent = unix.Sendmsg(conn, []byte("FDSTORE=1\nFDNAME="+name), unix.UnixRights(int(fd)), &unix.SockaddrUnix{Name: to},
+			0)
 	})
 	return errors.Join(err, sent)
 }

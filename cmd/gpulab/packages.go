@@ -30,9 +30,12 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 		return charts.Packages{}, err
 	}
 	return charts.Packages{
-		Dir: dirs["packages"], Keep: l.cfg.Packages.Cache.Bytes(), Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
-		Models: charts.Models{Dir: dirs["models"], Keep: l.cfg.Models.Cache.Bytes(), Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
-		Env:    l.cfg.Network.ProxyEnv(l.id),
+		Dir: dirs["packages"], Keep: l.cfg.Packages.Cache.Bytes(),
+		Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
+		Models: charts.Models{
+			Dir: dirs["models"], Keep: l.cfg.Models.Cache.Bytes(), Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co"),
+		},
+		Env: l.cfg.Network.ProxyEnv(l.id),
 
 		Authorities: fmt.Sprintf("%x", sha256.Sum256(trusted))[:16],
 	}, nil
@@ -55,8 +58,9 @@ func ownedBy(dir string, uid int) error {
 	return errors.Join(os.Chown(dir, uid, uid), os.Chmod(dir, 0o700))
 }
 
-// modelCache is where a pod on the machine "on", any of the lab's where that is "", asks for models; "" where there is no
-// cache. Whoever asks may show their token for Hugging Face, which must not be readable on the wire between machines.
+// modelCache is where a pod on the machine "on", any of the lab's where that is "", asks for models; "" where there is
+// no cache. Whoever asks may show their token for Hugging Face, which must not be readable on the wire between
+// machines.
 func (l *appliance) modelCache(on string) string {
 	encrypted := l.cfg.Network.Encrypt || len(l.pool.list()) == 0 || on == l.id.NodeName
 	if l.cfg.Models.Cache.Bytes() == 0 || !encrypted {

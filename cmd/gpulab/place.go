@@ -100,7 +100,8 @@ func ownAddresses(pods netip.Prefix) ([]netip.Addr, error) {
 	}
 	var out []netip.Addr
 	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() && !pods.Contains(p.Addr()) {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() &&
+			!pods.Contains(p.Addr()) {
 			out = append(out, p.Addr())
 		}
 	}
@@ -111,7 +112,9 @@ func ownAddresses(pods netip.Prefix) ([]netip.Addr, error) {
 // certNames are all names and addresses people and pods reach us by.
 func (l *appliance) certNames() []string {
 	here := l.where.Load()
-	names := []string{"127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local"}
+	names := []string{
+		"127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local",
+	}
 	if host, err := os.Hostname(); err == nil && host != "localhost" {
 		names = append(names, strings.ToLower(host))
 	}

@@ -45,7 +45,10 @@ func (l *appliance) rereadPlacing(ctx context.Context) error {
 // placingWords are the rules as programs and people give them, beside what the
 // queue knows them as.
 var (
-	cpuRules = map[string]string{ctl.PlaceCPUAny: notebooks.CPUAnywhere, ctl.PlaceCPUPrefer: notebooks.CPUPrefer, ctl.PlaceCPURequire: notebooks.CPURequire}
+	cpuRules = map[string]string{
+		ctl.PlaceCPUAny: notebooks.CPUAnywhere, ctl.PlaceCPUPrefer: notebooks.CPUPrefer,
+		ctl.PlaceCPURequire: notebooks.CPURequire,
+	}
 	gpuRules = map[string]string{ctl.PlaceGPUsPack: notebooks.GPUsPack, ctl.PlaceGPUsSpread: notebooks.GPUsSpread}
 )
 
@@ -71,7 +74,9 @@ func (m machines) Place(ctx context.Context, wanted ctl.Placing) (ctl.Placing, e
 	cpu, knownCPU := cpuRules[wanted.CPU]
 	gpus, knownGPUs := gpuRules[wanted.GPUs]
 	if wanted.CPU != "" && !knownCPU || wanted.GPUs != "" && !knownGPUs {
-		return ctl.Placing{}, &users.Error{Kind: ctl.ErrPlacing, Text: "CPU notebooks run on any machine (any), on machines without GPUs where one has room (prefer), or there only (require); GPUs are packed (pack) or spread (spread)"}
+		return ctl.Placing{}, &users.Error{Kind: ctl.ErrPlacing, Text: "CPU notebooks run on any machine (any), on " +
+			"machines without GPUs where one has room (prefer), or there only (require); GPUs are packed (pack) or spread " +
+			"(spread)"}
 	}
 	var err error
 	if wanted.CPU != "" {
@@ -108,9 +113,11 @@ func placingNote(p ctl.Placing, list []ctl.Node) string {
 		}
 	}
 	if p.CPU == ctl.PlaceCPURequire {
-		return "CPU notebooks run on machines without GPUs only, and none of the pool that takes work is one: they do not start."
+		return "CPU notebooks run on machines without GPUs only, and none of the pool that takes work is one: they do " +
+			"not start."
 	}
-	return "CPU notebooks run on machines without GPUs where one has room; none of the pool that takes work is one, so they run on machines with GPUs all the same."
+	return "CPU notebooks run on machines without GPUs where one has room; none of the pool that takes work is one, so " +
+		"they run on machines with GPUs all the same."
 }
 
 func newNodesPlacing(a *app) *cobra.Command {
@@ -125,8 +132,9 @@ Notebooks with GPUs run where the fewest are free, so that other machines stay
 whole for those who need several (pack, as at first), or where the most are (spread).
 It holds for notebooks that start from then on; their pages say why they run where
 they do.`,
-		Example: "  sudo gpulab nodes placing\n  sudo gpulab nodes placing --cpu prefer\n  sudo gpulab nodes placing --cpu any --gpus spread",
-		Args:    cobra.NoArgs,
+		Example: "  sudo gpulab nodes placing\n  sudo gpulab nodes placing --cpu prefer\n  sudo gpulab nodes placing " +
+			"--cpu any --gpus spread",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -139,7 +147,8 @@ they do.`,
 			if asJSON {
 				return printJSON(out, now)
 			}
-			fmt.Fprintf(out, "CPU notebooks (%s): %s.\nNotebooks with GPUs (%s): %s.\n", now.CPU, cpuRuleWords[now.CPU], now.GPUs, gpuRuleWords[now.GPUs])
+			fmt.Fprintf(out, "CPU notebooks (%s): %s.\nNotebooks with GPUs (%s): %s.\n", now.CPU, cpuRuleWords[now.CPU],
+				now.GPUs, gpuRuleWords[now.GPUs])
 			m, err := a.client().Nodes(c.Context())
 			if err != nil {
 				return err
@@ -158,7 +167,10 @@ they do.`,
 
 var (
 	cpuRuleWords = map[string]string{
-		ctl.PlaceCPUAny: "on any machine", ctl.PlaceCPUPrefer: "on machines without GPUs where one has room", ctl.PlaceCPURequire: "on machines without GPUs only",
+		ctl.PlaceCPUAny: "on any machine", ctl.PlaceCPUPrefer: "on machines without GPUs where one has room",
+		ctl.PlaceCPURequire: "on machines without GPUs only",
 	}
-	gpuRuleWords = map[string]string{ctl.PlaceGPUsPack: "where the fewest GPUs are free", ctl.PlaceGPUsSpread: "where the most GPUs are free"}
+	gpuRuleWords = map[string]string{
+		ctl.PlaceGPUsPack: "where the fewest GPUs are free", ctl.PlaceGPUsSpread: "where the most GPUs are free",
+	}
 )

@@ -29,7 +29,10 @@ const unscheduledFor = 2 * time.Minute
 func (l *appliance) podsComponent(ctx context.Context) ctl.Component {
 	pods, err := ownPods(ctx, l.client.Load())
 	if err != nil {
-		return ctl.Component{Name: "pods", State: ctl.Starting, Detail: "the Kubernetes API does not answer", NextStep: "wait a minute; then `gpulab logs k3s`"}
+		return ctl.Component{
+			Name: "pods", State: ctl.Starting, Detail: "the Kubernetes API does not answer",
+			NextStep: "wait a minute; then `gpulab logs k3s`",
+		}
 	}
 	return podsHealth(pods, time.Now())
 }
@@ -65,17 +68,19 @@ func (l *appliance) failing(ctx context.Context) embedk8s.Trouble {
 	return embedk8s.Trouble{Why: sameFailure(pods, l.id.NodeName), Patience: failingFor}
 }
 
-// runtimeFailures are reasons for which a container waits that a broken runtime explains; one of a missing image is none.
+// runtimeFailures are reasons for which a container waits that a broken runtime explains; one of a missing image is
+// none.
 var runtimeFailures = []string{"CrashLoopBackOff", "ContainerCreating", "CreateContainerError", "RunContainerError"}
 
-// sameFailure says why all of the pods on a machine do not run, "" where one runs, where they fail for different reasons,
-// and where there are too few to tell.
+// sameFailure says why all of the pods on a machine do not run, "" where one runs, where they fail for different
+// reasons, and where there are too few to tell.
 func sameFailure(pods []corev1.Pod, node string) string {
 	const enough = 3
 	reason, failing := "", 0
 	for i := range pods {
 		p := &pods[i]
-		if p.Spec.NodeName != node || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if p.Spec.NodeName != node || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded ||
+			p.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		why := ""
@@ -129,7 +134,8 @@ func podTrouble(pod *corev1.Pod, now time.Time) string {
 		}
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && now.Sub(pod.CreationTimestamp.Time) > unscheduledFor {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			now.Sub(pod.CreationTimestamp.Time) > unscheduledFor {
 			return strings.TrimSpace("no machine takes it: " + firstLine(c.Message))
 		}
 	}

@@ -91,7 +91,10 @@ func newPool(ctx context.Context, l *appliance) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint()), began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
+	p := &pool{
+		lab: l, registry: nodes.New(l.store.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint()),
+		began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20),
+	}
 	// Before anything is decided by who is there, such as which charts there are.
 	return p, p.reread(ctx)
 }
@@ -173,7 +176,9 @@ func (p *pool) reread(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Notebooks may not reach where machines are now either.
-	changed := !p.known || !slices.EqualFunc(list, p.members, func(a, b nodes.Node) bool { return a.ID == b.ID && a.Address == b.Address })
+	changed := !p.known || !slices.EqualFunc(list, p.members, func(a, b nodes.Node) bool {
+		return a.ID == b.ID && a.Address == b.Address
+	})
 	p.members, p.known = list, true
 	there := map[string]bool{}
 	for _, n := range list {
@@ -248,7 +253,8 @@ func skewSentence(skew error) string {
 }
 
 func lostSentence(name string, last time.Time) string {
-	return fmt.Sprintf("%s has not been heard since %s. Notebooks there may well go on, but cannot be reached; they are back with the machine. See that it is on and connected.",
+	return fmt.Sprintf("%s has not been heard since %s. Notebooks there may well go on, but cannot be reached; they "+
+		"are back with the machine. See that it is on and connected.",
 		name, last.Local().Format("15:04:05 on Mon 2 Jan"))
 }
 
@@ -300,7 +306,8 @@ func (p *pool) Refused(ctx context.Context, who, remote, why string) {
 		return
 	}
 	host, _, _ := net.SplitHostPort(remote)
-	err := p.lab.people.Audit(context.WithoutCancel(ctx), users.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
+	err := p.lab.people.Audit(context.WithoutCancel(ctx),
+		users.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
 	if err != nil {
 		slog.Warn("the audit log misses that", "err", err)
 	}
@@ -349,7 +356,8 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	m, news := p.heard[n.Name], false
 	if m != nil {
 		news = !sameImages(m.images, r.Images) || !sameEnvironments(m.environments, r.Environments)
-		m.at, m.snapshot, m.features, m.ahead, m.host, m.images, m.environments = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images, r.Environments
+		m.at, m.snapshot, m.features, m.ahead, m.host, m.images, m.environments = time.Now(), s, r.Features, r.ClockOff,
+			r.Host, r.Images, r.Environments
 		m.encryption, m.memoryKills = toldEncryption{r.Encrypts, r.CannotEncrypt}, r.MemoryKills
 		if r.MapsIDs != nil {
 			m.mapsIDs = r.MapsIDs
@@ -442,7 +450,8 @@ func (p *pool) remove(ctx context.Context, name string) (nodes.Node, error) {
 
 // invite makes a code that names this machine's addresses; with a key, it is for
 // the machine that has it.
-func (p *pool) invite(ctx context.Context, key *[sha256.Size]byte) (code nodes.Code, expires time.Time, at []string, err error) {
+func (p *pool) invite(ctx context.Context,
+	key *[sha256.Size]byte) (code nodes.Code, expires time.Time, at []string, err error) {
 	p.mu.Lock()
 	door := p.door
 	p.mu.Unlock()
@@ -492,7 +501,8 @@ func (p *pool) places() nodeapi.Places {
 
 // auditSystem records what the system saw of a machine.
 func (l *appliance) auditSystem(ctx context.Context, action, target, detail string) {
-	if err := l.people.Audit(context.WithoutCancel(ctx), users.Entry{Actor: "system", Action: action, Target: target, Detail: detail}); err != nil {
+	if err := l.people.Audit(context.WithoutCancel(ctx),
+		users.Entry{Actor: "system", Action: action, Target: target, Detail: detail}); err != nil {
 		slog.Warn("the audit log misses an entry", "action", action, "err", err)
 	}
 }
@@ -534,7 +544,10 @@ func (l *appliance) stayHomeNote() string {
 	if l.stayHome() == "" {
 		return ""
 	}
-	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: storage.export in the configuration lets the other machines have them over NFS, and storage.shared names storage that every machine mounts.", l.called(l.id.NodeName))
+	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: storage.export in the "+
+		"configuration lets the other machines have them over NFS, and storage.shared names storage that every "+
+		"machine mounts.",
+		l.called(l.id.NodeName))
 }
 
 // nodeAddresses are where the pool's other machines are.
@@ -586,7 +599,8 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported, s.host, s.ahead, s.images, s.environments = m.snapshot, !m.at.IsZero(), m.host, m.ahead, toldImages(m.images), toldEnvironments(m.environments)
+			s.snapshot, s.reported, s.host, s.ahead, s.images, s.environments = m.snapshot, !m.at.IsZero(), m.host, m.ahead,
+				toldImages(m.images), toldEnvironments(m.environments)
 			s.encryption = m.encryption
 		}
 		p.mu.Unlock()

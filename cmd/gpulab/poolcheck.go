@@ -55,7 +55,8 @@ func (p *pool) Check(ctx context.Context, n nodes.Node, pods bool) (nodeapi.Prog
 	switch c := &m.check; {
 	case !out.Node || !out.Reading || !pods:
 	case c.took > 0:
-		out.Pods, out.Detail = true, fmt.Sprintf("a pod here got its answer from one on %s after %s", p.lab.id.NodeName, c.took.Round(100*time.Millisecond))
+		out.Pods, out.Detail = true, fmt.Sprintf("a pod here got its answer from one on %s after %s", p.lab.id.NodeName,
+			c.took.Round(100*time.Millisecond))
 	case c.failed != "":
 		out.Failed, c.failed = c.failed, ""
 	case !c.running:
@@ -70,7 +71,8 @@ func (p *pool) checkPods(n nodes.Node) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkPatience)
 	defer cancel()
 	began := time.Now()
-	err := poolPods(ctx, p.lab.client.Load(), p.lab.images.Refs()[notebookImage], p.lab.id.NodeName, n.Name, wireguard.TunnelPort(p.lab.cfg.Network.Encrypt))
+	err := poolPods(ctx, p.lab.client.Load(), p.lab.images.Refs()[notebookImage], p.lab.id.NodeName, n.Name,
+		wireguard.TunnelPort(p.lab.cfg.Network.Encrypt))
 	if err != nil {
 		slog.Warn("a pod on a new machine did not reach one on the head", "machine", n.Name, "err", err)
 	}
@@ -131,7 +133,8 @@ func poolPods(ctx context.Context, client kubernetes.Interface, image, head, nod
 	start := func(name, on, program string) error {
 		for {
 			_, err := pods.Create(ctx, poolPod(name, on, image, program), metav1.CreateOptions{})
-			if err == nil || !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) || !sleep(ctx, 200*time.Millisecond) {
+			if err == nil || !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) ||
+				!sleep(ctx, 200*time.Millisecond) {
 				return err
 			}
 		}
@@ -152,7 +155,8 @@ func poolPods(ctx context.Context, client kubernetes.Interface, image, head, nod
 		return string(p.Status.Phase), p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	})
 	if err != nil {
-		return fmt.Errorf("the test pod on %s did not come to an end: %w; see `gpulab kubectl -n %s get events` on the head", node, err, systemNamespace)
+		return fmt.Errorf("the test pod on %s did not come to an end: %w; see `gpulab kubectl -n %s get events` on the head",
+			node, err, systemNamespace)
 	}
 	if phase == string(corev1.PodSucceeded) {
 		return nil
@@ -163,10 +167,12 @@ func poolPods(ctx context.Context, client kubernetes.Interface, image, head, nod
 		_ = r.Close()
 		why = strings.TrimSpace(string(data))
 	}
-	return fmt.Errorf("pods on %s do not reach pods on %s (%s): open UDP port %d between the two machines in both directions, and see that the network between them takes packets of 1500 bytes", node, head, why, tunnel)
+	return fmt.Errorf("pods on %s do not reach pods on %s (%s): open UDP port %d between the two machines in both "+
+		"directions, and see that the network between them takes packets of 1500 bytes", node, head, why, tunnel)
 }
 
-func waitPod(ctx context.Context, client kubernetes.Interface, name string, done func(*corev1.Pod) (string, bool)) (string, error) {
+func waitPod(ctx context.Context, client kubernetes.Interface, name string,
+	done func(*corev1.Pod) (string, bool)) (string, error) {
 	for {
 		p, err := client.CoreV1().Pods(systemNamespace).Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
@@ -186,17 +192,24 @@ func waitPod(ctx context.Context, client kubernetes.Interface, name string, done
 func poolPod(name, on, image, program string) *corev1.Pod {
 	yes, no, user := true, false, int64(20000)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/name": "pool-check", "app.kubernetes.io/managed-by": "gpulab"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{
+				"app.kubernetes.io/name": "pool-check", "app.kubernetes.io/managed-by": "gpulab",
+			},
+		},
 		Spec: corev1.PodSpec{
-			NodeName: on, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, DNSConfig: notebooks.PodNames(),
+			NodeName: on, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+			DNSConfig: notebooks.PodNames(),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
 				Name: "check", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-				Command:         []string{"python3", "-c", program},
-				SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+				Command: []string{"python3", "-c", program},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
 			}},
 		},
 	}

@@ -75,7 +75,9 @@ func (p *pool) openDoor(ctx context.Context, g *errgroup.Group) (end func(), err
 	if err != nil {
 		return nil, explainListen("machines that join (nodesPort in the configuration)", port, err)
 	}
-	srv := nodeapi.NewServer(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Requests: p.requests, Log: slog.Default()})
+	srv := nodeapi.NewServer(nodeapi.Config{
+		Head: p, Registry: p.registry, Authority: p.authority, Requests: p.requests, Log: slog.Default(),
+	})
 	slog.Info("machines may join", "port", port)
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	g.Go(func() error {

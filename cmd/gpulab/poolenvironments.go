@@ -45,7 +45,8 @@ func (p *pool) lookAtEnvironments() (*environmentOffer, error) {
 		return nil, err
 	}
 	p.unreadable.Store(nil)
-	offer, sum := &environmentOffer{changes: changes, list: nodeapi.Environments{List: []nodeapi.Environment{}}, cuda: map[string]string{}}, sha256.New()
+	offer, sum := &environmentOffer{changes: changes, list: nodeapi.Environments{List: []nodeapi.Environment{}},
+		cuda: map[string]string{}}, sha256.New()
 	for i := range list {
 		e := &list[i]
 		offer.list.List = append(offer.list.List, nodeapi.Environment{ID: e.ID(), Mark: e.Mark(), Size: e.Size})
@@ -98,7 +99,8 @@ func (l *appliance) lackingEnvironment(id string) []string {
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
 	for _, n := range members {
-		if m := l.pool.heard[n.Name]; err != nil || m == nil || m.environments == nil || !slices.Contains(m.environments.Have, mark) {
+		if m := l.pool.heard[n.Name]; err != nil || m == nil || m.environments == nil ||
+			!slices.Contains(m.environments.Have, mark) {
 			list = append(list, n.Name)
 		}
 	}
@@ -154,7 +156,9 @@ func (l *appliance) certainUses(kube notebookPods) ([]environments.Use, error) {
 		silent := n.Version == version.Version && (m == nil || m.environments == nil)
 		l.pool.mu.Unlock()
 		if silent && slices.ContainsFunc(pods, func(p notebooks.PodInfo) bool { return p.Node == n.Name }) {
-			return nil, &users.Error{Kind: environments.ErrBusy, Text: fmt.Sprintf("Whether somebody on %s uses it is not known: that machine has not told since gpulab was started. Try again in a moment, or force it (`gpulab env remove --force`).", l.called(n.Name))}
+			return nil, &users.Error{Kind: environments.ErrBusy, Text: fmt.Sprintf("Whether somebody on %s uses it is not "+
+				"known: that machine has not told since gpulab was started. Try again in a moment, or force it (`gpulab env "+
+				"remove --force`).", l.called(n.Name))}
 		}
 	}
 	return l.environmentUses(kube)
@@ -182,7 +186,8 @@ func environmentSentence(name string, s *ctl.NodeEnvironments) string {
 	case words != "":
 		return fmt.Sprintf("%s gets environments from the head: %s.", name, words)
 	case s != nil && s.Failed != "":
-		return fmt.Sprintf("%s lacks environments of the lab: %s. It tries again by itself.", name, strings.TrimRight(s.Failed, "."))
+		return fmt.Sprintf("%s lacks environments of the lab: %s. It tries again by itself.", name,
+			strings.TrimRight(s.Failed, "."))
 	}
 	return ""
 }

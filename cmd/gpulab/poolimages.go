@@ -64,7 +64,8 @@ func (p *pool) lookAtImages(ctx context.Context) (*imageOffer, error) {
 	for _, img := range list {
 		name, isOwn := own[img.Ref]
 		switch {
-		case slices.Contains(headOnly, name), !isOwn && strings.HasPrefix(img.Ref, ownRegistry): // of another version of gpulab
+		// of another version of gpulab
+		case slices.Contains(headOnly, name), !isOwn && strings.HasPrefix(img.Ref, ownRegistry):
 			continue
 		case !isOwn && !img.Pinned && len(p.lab.startedFrom(img.Ref)) == 0: // it came by itself, and goes by itself
 			continue
@@ -72,7 +73,8 @@ func (p *pool) lookAtImages(ctx context.Context) (*imageOffer, error) {
 			name = img.Ref
 		}
 		offer.images.List = append(offer.images.List, nodeapi.Image{
-			Name: name, Ref: img.Ref, Own: isOwn, MediaType: img.Target.MediaType, Digest: img.Target.Digest.String(), Manifest: img.Target.Size, Size: img.Size,
+			Name: name, Ref: img.Ref, Own: isOwn, MediaType: img.Target.MediaType, Digest: img.Target.Digest.String(),
+			Manifest: img.Target.Size, Size: img.Size,
 		})
 		for _, d := range img.Parts {
 			offer.parts[d] = true
@@ -181,7 +183,8 @@ func imageSentence(name string, s *ctl.NodeImages) string {
 	case words != "":
 		return fmt.Sprintf("%s gets images from the head: %s.", name, words)
 	case s != nil && s.Failed != "":
-		return fmt.Sprintf("%s lacks images of the pool: %s. It tries again by itself.", name, strings.TrimRight(s.Failed, "."))
+		return fmt.Sprintf("%s lacks images of the pool: %s. It tries again by itself.", name,
+			strings.TrimRight(s.Failed, "."))
 	}
 	return ""
 }

@@ -112,8 +112,10 @@ func (p *pool) forgetNode(ctx context.Context, name string, before time.Time) er
 	if there {
 		errs = append(errs, gone(client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})))
 	}
-	errs = append(errs, gone(client.CoreV1().Secrets("kube-system").Delete(ctx, name+".node-password.k3s", metav1.DeleteOptions{})))
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
+	errs = append(errs, gone(client.CoreV1().Secrets("kube-system").Delete(ctx, name+".node-password.k3s",
+		metav1.DeleteOptions{})))
+	pods, err := client.CoreV1().Pods("").List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}

@@ -110,7 +110,8 @@ func (l *appliance) sleepComponent() ctl.Component {
 	c := ctl.Component{Name: "sleep", State: ctl.OK}
 	switch s := l.power.State(); {
 	case s.Problem != "":
-		c.State, c.Detail = ctl.Warning, fmt.Sprintf("this machine may fall asleep while %s: %s", countRuns(s.Notebooks), s.Problem)
+		c.State, c.Detail = ctl.Warning, fmt.Sprintf("this machine may fall asleep while %s: %s", countRuns(s.Notebooks),
+			s.Problem)
 		c.NextStep = "see `journalctl -u systemd-logind`; `stayAwake: off` in /etc/gpulab/config.yaml leaves it to the system"
 	case s.Held:
 		c.Detail = fmt.Sprintf("this machine stays awake while %s", countRuns(s.Notebooks))

@@ -35,7 +35,8 @@ type proxyName struct {
 
 func newProxyName(n config.Network) (*proxyName, error) {
 	host, port, err := n.ProxyAddress()
-	return &proxyName{host: host, port: port, look: net.DefaultResolver.LookupNetIP, now: time.Now, seen: map[netip.AddrPort]time.Time{}}, err
+	return &proxyName{host: host, port: port, look: net.DefaultResolver.LookupNetIP, now: time.Now,
+		seen: map[netip.AddrPort]time.Time{}}, err
 }
 
 // run looks the name up now and again until ctx ends.

@@ -38,7 +38,8 @@ type wish struct {
 // applyFlags puts flags and answers into the configuration. There are four questions at most: the lab's name, its
 // address where there are several, what becomes of the GPUs, and whether notebooks get more programs.
 func applyFlags(c *cobra.Command, cfg *config.Config, f *initFlags, first bool) (wish, error) {
-	ask := &asker{ctx: c.Context(), in: bufio.NewReader(c.InOrStdin()), out: c.OutOrStdout(), silent: f.yes || !isTerminal(c.InOrStdin())}
+	ask := &asker{ctx: c.Context(), in: bufio.NewReader(c.InOrStdin()), out: c.OutOrStdout(), silent: f.yes ||
+		!isTerminal(c.InOrStdin())}
 	if f.lab != "" {
 		cfg.Lab = f.lab
 	} else if first {
@@ -133,7 +134,8 @@ func chooseProxy(c *cobra.Command, cfg *config.Config, f *initFlags, first bool)
 		return nil
 	}
 	if found.apt {
-		fmt.Fprintf(out, "apt uses the proxy %s. If notebooks are to use it too: gpulab init --proxy URL.\n", withoutSecret(found.url))
+		fmt.Fprintf(out, "apt uses the proxy %s. If notebooks are to use it too: gpulab init --proxy URL.\n",
+			withoutSecret(found.url))
 		return nil
 	}
 	network := cfg.Network
@@ -143,12 +145,13 @@ func chooseProxy(c *cobra.Command, cfg *config.Config, f *initFlags, first bool)
 		return nil
 	}
 	cfg.Network = network
-	fmt.Fprintf(out, "Notebooks and downloads of images go through the proxy %s, as %s says (`--proxy none` for a direct way).\n", network.Proxy, found.where)
+	fmt.Fprintf(out, "Notebooks and downloads of images go through the proxy %s, as %s says (`--proxy none` for a "+
+		"direct way).\n", network.Proxy, found.where)
 	return nil
 }
 
-// chooseGPUs decides from what the machine has. A card without a working driver never leads to simulated GPUs: its owner
-// wants the card.
+// chooseGPUs decides from what the machine has. A card without a working driver never leads to simulated GPUs: its
+// owner wants the card.
 func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *config.Config, f *initFlags, first bool) (wish, error) {
 	state, err := loadDriverState(cfg.DataDir)
 	if err != nil {
@@ -166,7 +169,8 @@ func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *config.Config, f *ini
 		cfg.GPUs = config.GPUsReal
 	case open && s.HasCard():
 		cfg.GPUs = config.GPUsNone
-	case first && ask.yes(fmt.Sprintf("This machine has no NVIDIA card. Use %d simulated GPUs to try gpulab out?", cfg.SimulatedGPUs), true):
+	case first && ask.yes(fmt.Sprintf("This machine has no NVIDIA card. Use %d simulated GPUs to try gpulab out?",
+		cfg.SimulatedGPUs), true):
 		cfg.GPUs = config.GPUsSimulated
 	case first:
 		cfg.GPUs = config.GPUsNone
@@ -193,7 +197,8 @@ func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *config.Config, f *ini
 	if !s.Plan().Runnable() {
 		printSituation(ask.out, s)
 		if p := s.Plan(); !p.Reboot || len(p.Steps) > 0 {
-			return wish{}, fail(exitPreflight, "there is nothing that gpulab can install here; do what the lines above say, or go on with --driver skip")
+			return wish{}, fail(exitPreflight, "there is nothing that gpulab can install here; do what the lines above say, "+
+				"or go on with --driver skip")
 		}
 		return wish{await: &yes}, nil
 	}
@@ -212,10 +217,11 @@ func chooseDriver(ask *asker, s nvidiadriver.Situation, first bool) string {
 	if !s.Plan().Runnable() {
 		return driverShow
 	}
-	answer := ask.valid("What now? install: run these commands now; show: you run them; skip: no GPUs.", driverShow, func(answer string) error {
-		_, err := driverWord(answer)
-		return err
-	})
+	answer := ask.valid("What now? install: run these commands now; show: you run them; skip: no GPUs.", driverShow,
+		func(answer string) error {
+			_, err := driverWord(answer)
+			return err
+		})
 	word, _ := driverWord(answer)
 	return word
 }
@@ -223,7 +229,8 @@ func chooseDriver(ask *asker, s nvidiadriver.Situation, first bool) string {
 // driverWord is the choice that begins like the answer.
 func driverWord(answer string) (string, error) {
 	for _, word := range []string{driverInstall, driverShow, driverSkip} {
-		if len(answer) > 1 && strings.HasPrefix(word, strings.ToLower(answer)) || strings.EqualFold(answer, "i") && word == driverInstall {
+		if len(answer) > 1 && strings.HasPrefix(word, strings.ToLower(answer)) || strings.EqualFold(answer, "i") &&
+			word == driverInstall {
 			return word, nil
 		}
 	}

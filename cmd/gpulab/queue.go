@@ -24,7 +24,10 @@ func newLine(config *rest.Config) (*queue.Line, error) {
 
 // auditPreempted enters a job that gives way.
 func (l *appliance) auditPreempted(ctx context.Context, job, waits notebooks.Launch) {
-	entry := users.Entry{Actor: "system", Action: "job.preempt", Target: job.Handle, Detail: fmt.Sprintf("%s, for %s (launch %d)", job.Audited(), waits.Handle, waits.ID)}
+	entry := users.Entry{
+		Actor: "system", Action: "job.preempt", Target: job.Handle,
+		Detail: fmt.Sprintf("%s, for %s (launch %d)", job.Audited(), waits.Handle, waits.ID),
+	}
 	if err := l.people.Audit(ctx, entry); err != nil && ctx.Err() == nil {
 		slog.Error("a job that gives way is not in the audit log", "job", job.ID, "error", err)
 	}
@@ -42,8 +45,10 @@ func (l *appliance) sharesWithoutGroup(ctx context.Context) []ctl.Component {
 		return nil
 	}
 	return []ctl.Component{{
-		Name: "shares", State: ctl.Warning, Detail: "queue.shares gives GPUs to groups that are not there: " + strings.Join(missing, ", "),
-		NextStep: fmt.Sprintf("`gpulab group add %s`, or correct queue.shares in %s and run `gpulab init`", missing[0], config.DefaultPath),
+		Name: "shares", State: ctl.Warning, Detail: "queue.shares gives GPUs to groups that are not there: " +
+			strings.Join(missing, ", "),
+		NextStep: fmt.Sprintf("`gpulab group add %s`, or correct queue.shares in %s and run `gpulab init`", missing[0],
+			config.DefaultPath),
 	}}
 }
 
@@ -52,5 +57,7 @@ func lineComponents(trouble string) []ctl.Component {
 	if trouble == "" || trouble == queue.Preparing {
 		return nil // a lab without GPUs needs no line
 	}
-	return []ctl.Component{{Name: "line", State: ctl.Warning, Detail: trouble, NextStep: fmt.Sprintf("wait a minute; then `gpulab kubectl -n %s logs deployment/kueue-controller-manager`", systemNamespace)}}
+	return []ctl.Component{{Name: "line", State: ctl.Warning, Detail: trouble,
+		NextStep: fmt.Sprintf("wait a minute; then `gpulab kubectl -n %s logs deployment/kueue-controller-manager`",
+			systemNamespace)}}
 }

@@ -26,7 +26,8 @@ func newQuota(a *app) *cobra.Command {
 		Example: "  sudo gpulab quota set role:guest gpus 1\n  sudo gpulab quota set group:seminar gpu-hours-week 20\n" +
 			"  sudo gpulab quota show ada\n  sudo gpulab quota grant ada gpu-hours-week 40 --for 3d --note 'paper deadline'",
 	}
-	c.AddCommand(newQuotaList(a), newQuotaShow(a), newQuotaSet(a), newQuotaUnset(a), newQuotaRecommended(a), newQuotaGrant(a), newQuotaEndGrant(a))
+	c.AddCommand(newQuotaList(a), newQuotaShow(a), newQuotaSet(a), newQuotaUnset(a), newQuotaRecommended(a),
+		newQuotaGrant(a), newQuotaEndGrant(a))
 	ownQuota(c)
 	return c
 }
@@ -142,7 +143,8 @@ func newQuotaSet(a *app) *cobra.Command {
 			if err := a.client().SetQuota(c.Context(), q); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s limited to %s. What runs already goes on.\n", q.Subject, quota.Limit{Kind: q.Kind, Model: q.Model}.What(), q.Kind.Format(v))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s limited to %s. What runs already goes on.\n", q.Subject,
+				quota.Limit{Kind: q.Kind, Model: q.Model}.What(), q.Kind.Format(v))
 			return err
 		},
 	}
@@ -166,7 +168,8 @@ func newQuotaUnset(a *app) *cobra.Command {
 			if err := a.client().SetQuota(c.Context(), q); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s has no quota for %s of its own now.\n", q.Subject, quota.Limit{Kind: q.Kind, Model: q.Model}.What())
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s has no quota for %s of its own now.\n", q.Subject,
+				quota.Limit{Kind: q.Kind, Model: q.Model}.What())
 			return err
 		},
 	}
@@ -239,7 +242,8 @@ func newQuotaGrant(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "grant HANDLE QUOTA EXTRA", Short: "Give a person more of something for a while",
-		Example:           "  sudo gpulab quota grant ada gpus 1 --for 3d --note 'paper deadline'\n  sudo gpulab quota grant ben gpu-hours-week 20 --for 12h",
+		Example: "  sudo gpulab quota grant ada gpus 1 --for 3d --note 'paper deadline'\n  sudo gpulab quota " +
+			"grant ben gpu-hours-week 20 --for 12h",
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: a.completeHandles,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -258,15 +262,18 @@ func newQuotaGrant(a *app) *cobra.Command {
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			g, err := a.client().GrantQuota(c.Context(), quota.Grant{User: args[0], Kind: kind, Model: model, Extra: extra, Note: note, Ends: time.Now().Add(d)})
+			g, err := a.client().GrantQuota(c.Context(),
+				quota.Grant{User: args[0], Kind: kind, Model: model, Extra: extra, Note: note, Ends: time.Now().Add(d)})
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return printJSON(c.OutOrStdout(), g)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s may use %s more %s until %s. `gpulab quota end-grant %d` ends it before.\n",
-				g.User, g.Kind.Format(g.Extra), quota.Limit{Kind: kind, Model: model}.What(), g.Ends.Local().Format("Mon 2 Jan 2006, 15:04"), g.ID)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s may use %s more %s until %s. `gpulab quota end-grant %d` ends it "+
+				"before.\n",
+				g.User, g.Kind.Format(g.Extra), quota.Limit{Kind: kind, Model: model}.What(),
+				g.Ends.Local().Format("Mon 2 Jan 2006, 15:04"), g.ID)
 			return err
 		},
 	}
@@ -277,9 +284,11 @@ func newQuotaGrant(a *app) *cobra.Command {
 }
 
 func newQuotaEndGrant(a *app) *cobra.Command {
-	return numberCommand("end-grant NUMBER", "End a grant now", "  sudo gpulab quota list\n  sudo gpulab quota end-grant 3",
+	return numberCommand("end-grant NUMBER", "End a grant now",
+		"  sudo gpulab quota list\n  sudo gpulab quota end-grant 3",
 		func(c *cobra.Command, id int64) (any, string, error) {
 			g, err := a.client().EndQuotaGrant(c.Context(), id)
-			return g, fmt.Sprintf("The grant of %s more %s to %s has ended.", g.Kind.Format(g.Extra), g.Kind.Words(), g.User), err
+			return g, fmt.Sprintf("The grant of %s more %s to %s has ended.", g.Kind.Format(g.Extra), g.Kind.Words(), g.User),
+				err
 		})
 }

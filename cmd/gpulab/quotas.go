@@ -17,7 +17,8 @@ import (
 )
 
 func (l *appliance) newQuotas() *quota.Service {
-	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize, HomeFiles: l.homeFiles,
+	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours,
+		GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize, HomeFiles: l.homeFiles,
 		Term: func() time.Time { return l.cfg.Quotas.TermBegins.Time }, Grace: l.grace(), Asleep: machineAsleep})
 }
 
@@ -132,7 +133,9 @@ func (l *appliance) WithGPU(ctx context.Context) ([]users.User, error) {
 	var list []users.User
 	for i := range active {
 		n := &active[i]
-		if n.GPUs == 0 || n.State == notebooks.Waiting || slices.ContainsFunc(list, func(u users.User) bool { return u.ID == n.UserID }) {
+		if n.GPUs == 0 || n.State == notebooks.Waiting || slices.ContainsFunc(list, func(u users.User) bool {
+			return u.ID == n.UserID
+		}) {
 			continue
 		}
 		u, err := l.people.ByID(ctx, n.UserID)
@@ -156,7 +159,8 @@ func (l *appliance) StopGPU(ctx context.Context, u users.User, reason string) er
 	}
 	var errs []error
 	for i := range active {
-		if n := &active[i]; n.UserID == u.ID && n.GPUs > 0 && (n.State == notebooks.Starting || n.State == notebooks.Running) {
+		if n := &active[i]; n.UserID == u.ID && n.GPUs > 0 &&
+			(n.State == notebooks.Starting || n.State == notebooks.Running) {
 			errs = append(errs, parts.notebooks.StopOverQuota(ctx, n.ID, reason),
 				l.people.Audit(ctx, users.Entry{Actor: "system", Action: "quota.stop", Target: u.Handle, Detail: n.Name}))
 		}
@@ -196,7 +200,9 @@ func (l *appliance) SetQuota(ctx context.Context, q ctl.SetQuota) error {
 	if q.Value == nil {
 		action = "quota.unset"
 	}
-	return l.people.Audit(ctx, users.Entry{Actor: "root", Action: action, Target: q.Subject.String(), Detail: quota.Detail(q.Kind, q.Model, q.Value)})
+	return l.people.Audit(ctx, users.Entry{
+		Actor: "root", Action: action, Target: q.Subject.String(), Detail: quota.Detail(q.Kind, q.Model, q.Value),
+	})
 }
 
 // GrantQuota implements ctl.Daemon.
@@ -215,5 +221,7 @@ func (l *appliance) EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, e
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: quota.Detail(g.Kind, g.Model, nil)})
+	return g, l.people.Audit(ctx, users.Entry{
+		Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: quota.Detail(g.Kind, g.Model, nil),
+	})
 }

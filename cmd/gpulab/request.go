@@ -15,7 +15,8 @@ func newRequest(a *app) *cobra.Command {
 		Use: "request", Short: "People who ask for an account: list, approve, decline",
 		Long: "Where the configuration has `signUp: approval`, the sign-in page lets anybody who\n" +
 			"reaches it ask for an account. An admin decides.",
-		Example: "  sudo gpulab request list\n  sudo gpulab request approve 4 --group seminar\n  sudo gpulab request decline 5",
+		Example: "  sudo gpulab request list\n  sudo gpulab request approve 4 --group seminar\n  sudo gpulab request " +
+			"decline 5",
 	}
 	c.AddCommand(newRequestList(a), newRequestApprove(a), newRequestDecline(a))
 	return c
@@ -45,7 +46,10 @@ func newRequestList(a *app) *cobra.Command {
 			rows := [][]string{{"NUMBER", "HANDLE", "NAME", "E-MAIL", "ASKED", "FROM", "WHY"}}
 			for i := range list {
 				r := &list[i]
-				rows = append(rows, []string{strconv.FormatInt(r.ID, 10), r.Handle, r.Name, r.Email, r.Requested.Local().Format("2006-01-02 15:04"), r.Remote, r.Note})
+				rows = append(rows, []string{
+					strconv.FormatInt(r.ID, 10), r.Handle, r.Name, r.Email, r.Requested.Local().Format("2006-01-02 15:04"), r.Remote,
+					r.Note,
+				})
 			}
 			return table(c.OutOrStdout(), rows)
 		},
@@ -56,7 +60,8 @@ func newRequestList(a *app) *cobra.Command {
 
 func newRequestApprove(a *app) *cobra.Command {
 	var role, group string
-	c := numberCommand("approve NUMBER", "Make the account that somebody asked for", "  sudo gpulab request approve 4\n  sudo gpulab request approve 4 --group seminar --role member",
+	c := numberCommand("approve NUMBER", "Make the account that somebody asked for",
+		"  sudo gpulab request approve 4\n  sudo gpulab request approve 4 --group seminar --role member",
 		func(c *cobra.Command, id int64) (any, string, error) {
 			u, err := a.client().ApproveRequest(c.Context(), id, ctl.Approval{Role: users.Role(role), Group: group})
 			return u, fmt.Sprintf("%s has an account now and signs in as %s.", u.Name, u.Handle), err

@@ -81,7 +81,8 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 			return fail(exitUsage, "this ends every notebook and deletes %s on this machine; say --yes to do it", keep.deletes())
 		}
 		q := &asker{in: bufio.NewReader(c.InOrStdin()), out: out}
-		if answer := q.line(fmt.Sprintf("This ends every notebook and deletes %s. Go on? (yes/no)", keep.deletes()), "no"); !strings.EqualFold(answer, "yes") {
+		if answer := q.line(fmt.Sprintf("This ends every notebook and deletes %s. Go on? (yes/no)", keep.deletes()),
+			"no"); !strings.EqualFold(answer, "yes") {
 			return nil
 		}
 	}
@@ -168,7 +169,8 @@ func removeState(cfg config.Config, keep kept) error {
 	for _, e := range entries {
 		path := filepath.Join(cfg.DataDir, e.Name())
 		switch {
-		case keep.data && e.Name() == "bin", keep.homes && !slices.Contains(workParts, e.Name()) && !backup.SetAside(e.Name()):
+		case keep.data && e.Name() == "bin", keep.homes && !slices.Contains(workParts, e.Name()) &&
+			!backup.SetAside(e.Name()):
 			err = errors.Join(err, embedk8s.RemoveFiles(path))
 		case keep.homes && backup.SetAside(e.Name()):
 			err = errors.Join(err, keepWork(path))

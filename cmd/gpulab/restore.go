@@ -63,11 +63,13 @@ run again, or by gpulab init, it goes on.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			return interruptedOr(c, restore(c, a, args[0], f), "interrupted; what was there before is as it was. If a lab ran here and has ended, `gpulab init` starts it again")
+			return interruptedOr(c, restore(c, a, args[0], f), "interrupted; what was there before is as it was. If a lab "+
+				"ran here and has ended, `gpulab init` starts it again")
 		},
 	}
 	c.Flags().BoolVar(&f.replace, "replace", false, "set the lab that is here aside")
-	c.Flags().BoolVar(&f.keepHomes, "keep-homes", false, "homes and shared folders that are here belong to the lab of the backup")
+	c.Flags().BoolVar(&f.keepHomes, "keep-homes", false, "homes and shared folders that are here belong to the lab of "+
+		"the backup")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "read it to the end and say what would be done")
 	jsonFlag(c, &f.asJSON)
 	return c
@@ -194,7 +196,9 @@ func lookHere(ctx context.Context, cfg config.Config) labHere {
 	}
 	for _, part := range workParts {
 		entries, _ := os.ReadDir(filepath.Join(cfg.DataDir, part))
-		h.homes = h.homes || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.Trim(e.Name(), "0123456789") == "" })
+		h.homes = h.homes || slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+			return strings.Trim(e.Name(), "0123456789") == ""
+		})
 	}
 	return h
 }
@@ -207,10 +211,12 @@ func (r *restoring) check(m backup.Manifest) error {
 	main, metrics := store.Known()
 	made := visibly(m.Version)
 	if m.Schema > main || m.HistorySchema > metrics {
-		return fail(exitFailure, "the backup was made by gpulab %s, whose database is newer (schema %d, this gpulab %s knows schema %d); install gpulab %s, then restore", made, m.Schema, version.Version, main, made)
+		return fail(exitFailure, "the backup was made by gpulab %s, whose database is newer (schema %d, this gpulab %s "+
+			"knows schema %d); install gpulab %s, then restore", made, m.Schema, version.Version, main, made)
 	}
 	if m.Version != version.Version {
-		r.notes = append(r.notes, fmt.Sprintf("The backup was made by gpulab %s; this one, %s, takes its database over (schema %d, now %d).", made, version.Version, m.Schema, main))
+		r.notes = append(r.notes, fmt.Sprintf("The backup was made by gpulab %s; this one, %s, takes its database over "+
+			"(schema %d, now %d).", made, version.Version, m.Schema, main))
 	}
 	switch {
 	case r.here.there && r.here.people != 0 && !r.f.replace:
@@ -222,9 +228,11 @@ func (r *restoring) check(m backup.Manifest) error {
 		}
 		return fail(exitFailure, "this machine has a lab with %s; say --replace to end it and set it aside", who)
 	case r.f.keepHomes && m.Homes:
-		return fail(exitUsage, "--keep-homes is for a backup without homes, and this one has them; leave it out, and homes that are here are set aside")
+		return fail(exitUsage, "--keep-homes is for a backup without homes, and this one has them; leave it out, and "+
+			"homes that are here are set aside")
 	case !m.Homes && r.here.homes && !r.here.same(m) && !r.f.keepHomes && !r.f.replace:
-		return fail(exitFailure, "homes or shared folders are in %s, and the backup has none: say --keep-homes if they belong to its lab, or --replace to set them aside", r.cfg.DataDir)
+		return fail(exitFailure, "homes or shared folders are in %s, and the backup has none: say --keep-homes if they "+
+			"belong to its lab, or --replace to set them aside", r.cfg.DataDir)
 	}
 	return nil
 }
@@ -321,7 +329,8 @@ func (r *restoring) carryNumbers(ctx context.Context, path string) error {
 // their numbers are taken.
 func (l *appliance) spareNumbers(ctx context.Context) error {
 	var begun bool
-	if err := l.store.DB().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM users) OR EXISTS (SELECT 1 FROM folders)").Scan(&begun); err != nil || begun {
+	if err := l.store.DB().QueryRowContext(ctx,
+		"SELECT EXISTS (SELECT 1 FROM users) OR EXISTS (SELECT 1 FROM folders)").Scan(&begun); err != nil || begun {
 		return err
 	}
 	given := givenOnDisk(l.cfg.DataDir)
@@ -367,11 +376,13 @@ func (r *restoring) prepareConfig(path string) error {
 		r.notes = append(r.notes, fmt.Sprintf("The lab's data lay in %s; it is in %s here.", was.DataDir, cfg.DataDir))
 	}
 	if cfg.Address != "" && !isHere(cfg.Address) {
-		r.notes = append(r.notes, fmt.Sprintf("The lab's address was %s, which this machine does not have; it is found by itself now (address in %s).", cfg.Address, r.a.configPath))
+		r.notes = append(r.notes, fmt.Sprintf("The lab's address was %s, which this machine does not have; it is found by "+
+			"itself now (address in %s).", cfg.Address, r.a.configPath))
 		cfg.Address = ""
 	}
 	if host, port, err := net.SplitHostPort(string(cfg.Files.Listen)); err == nil && host != "" && !isHere(host) {
-		r.notes = append(r.notes, fmt.Sprintf("Files came in at %s only, which this machine does not have; they do at every address now (files.listen).", host))
+		r.notes = append(r.notes, fmt.Sprintf("Files came in at %s only, which this machine does not have; they do at "+
+			"every address now (files.listen).", host))
 		cfg.Files.Listen = config.FilesAddress(":" + port)
 	}
 	if cfg.DataDir == was.DataDir && cfg.Address == was.Address && cfg.Files.Listen == was.Files.Listen {
@@ -399,10 +410,15 @@ func isHere(address string) bool {
 
 // prepareLab brings the database of the backup to this day, and decides which
 // homes and shared folders stay.
-func (r *restoring) prepareLab(ctx context.Context, db *sql.DB, stage *backup.Stage, m backup.Manifest, p *backup.Placing) error {
+func (r *restoring) prepareLab(ctx context.Context, db *sql.DB, stage *backup.Stage, m backup.Manifest,
+	p *backup.Placing) error {
 	accounts := users.New(db)
-	entry := users.Entry{Actor: "root", Action: "backup.restore", Detail: "of " + m.Made.UTC().Format("2006-01-02 15:04") + " UTC, " + backupParts(m)}
-	if err := errors.Join(accounts.Restored(ctx, entry), notebooks.EndRestored(ctx, db, time.Now()), mail.Restored(ctx, db, time.Now())); err != nil {
+	entry := users.Entry{
+		Actor: "root", Action: "backup.restore",
+		Detail: "of " + m.Made.UTC().Format("2006-01-02 15:04") + " UTC, " + backupParts(m),
+	}
+	if err := errors.Join(accounts.Restored(ctx, entry), notebooks.EndRestored(ctx, db, time.Now()),
+		mail.Restored(ctx, db, time.Now())); err != nil {
 		return err
 	}
 	setting, err := backup.Last{Made: m.Made, Homes: m.Homes, History: m.History}.Setting()
@@ -485,7 +501,8 @@ func (r *restoring) say(w io.Writer, report restoreReport) {
 			fmt.Fprintln(w, "  The lab that is here would end, and be set aside.")
 		}
 	} else {
-		fmt.Fprintf(w, "✓ %s is restored as it was at %s: %d people; %s.\n", visibly(m.Lab), m.Made.Local().Format("2006-01-02 15:04"), m.People, backupParts(m))
+		fmt.Fprintf(w, "✓ %s is restored as it was at %s: %d people; %s.\n", visibly(m.Lab),
+			m.Made.Local().Format("2006-01-02 15:04"), m.People, backupParts(m))
 		if report.Placed.Kept > 0 {
 			fmt.Fprintf(w, "  %d homes and shared folders stayed as they were.\n", report.Placed.Kept)
 		}
@@ -497,7 +514,9 @@ func (r *restoring) say(w io.Writer, report restoreReport) {
 		return
 	}
 	if report.Placed != nil && len(report.Placed.Aside) > 0 {
-		fmt.Fprintf(w, "  What was here before is in %s; delete it when it is needed no more.\n", strings.Join(report.Placed.Aside, " and "))
+		fmt.Fprintf(w, "  What was here before is in %s; delete it when it is needed no more.\n",
+			strings.Join(report.Placed.Aside, " and "))
 	}
-	fmt.Fprintln(w, "  Everybody is signed out. What was changed since the backup, such as passwords or access\n  tokens that were taken back, is as it was then.\n  Next: `gpulab init` starts the lab.")
+	fmt.Fprintln(w, "  Everybody is signed out. What was changed since the backup, such as passwords or access\n  "+
+		"tokens that were taken back, is as it was then.\n  Next: `gpulab init` starts the lab.")
 }

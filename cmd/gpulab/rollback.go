@@ -122,7 +122,8 @@ func resumeRollback(c *cobra.Command, a *app, o upgrade.Options, f *rollbackFlag
 		return false, err
 	}
 	if f.dryRun {
-		fmt.Fprintf(c.ErrOrStderr(), "A change from gpulab %s to %s was interrupted; the next start of gpulab ends it.\n", u.From, u.Version)
+		fmt.Fprintf(c.ErrOrStderr(), "A change from gpulab %s to %s was interrupted; the next start of gpulab ends it.\n",
+			u.From, u.Version)
 		return true, nil
 	}
 	fmt.Fprintf(c.ErrOrStderr(), "Ending the change from gpulab %s to %s, which was interrupted.\n", u.From, u.Version)
@@ -138,7 +139,8 @@ func resumeRollback(c *cobra.Command, a *app, o upgrade.Options, f *rollbackFlag
 // checkPlan refuses, before anything changes, what could not end well.
 func checkPlan(ctx context.Context, a *app, p upgrade.Plan, f *rollbackFlags) error {
 	if p.Minor && !f.endNotebooks {
-		return fail(exitPreflight, "gpulab %s has another Kubernetes than %s, which would end every notebook: say --end-notebooks to go all the same", p.To, p.From)
+		return fail(exitPreflight, "gpulab %s has another Kubernetes than %s, which would end every notebook: say "+
+			"--end-notebooks to go all the same", p.To, p.From)
 	}
 	if err := p.Check(ctx); err != nil {
 		return fail(exitPreflight, "%w; nothing was changed", err)
@@ -151,7 +153,8 @@ func checkPlan(ctx context.Context, a *app, p upgrade.Plan, f *rollbackFlags) er
 	// That version may not know a key that was written for this one.
 	said, err := exec.CommandContext(ctx, p.Program, "config", "check", "--config", a.configPath).CombinedOutput()
 	if err != nil {
-		return fail(exitPreflight, "gpulab %s cannot work with the configuration, so nothing was changed: %s", p.To, strings.TrimPrefix(string(bytes.TrimSpace(said)), "gpulab: "))
+		return fail(exitPreflight, "gpulab %s cannot work with the configuration, so nothing was changed: %s", p.To,
+			strings.TrimPrefix(string(bytes.TrimSpace(said)), "gpulab: "))
 	}
 	return nil
 }
@@ -168,8 +171,10 @@ func printPlan(w io.Writer, p upgrade.Plan) {
 	case p.Copy == nil:
 		fmt.Fprintln(w, "  Database   stays: both versions can use it; nothing is lost")
 	default:
-		fmt.Fprintf(w, "  Database   the one of %s comes back; today's is kept beside it\n", p.Copy.At.Local().Format("2 January 2006, 15:04"))
-		fmt.Fprintf(w, "  Lost       what has happened since: new accounts %d, launches %d, entries of the audit log %d\n", p.Lost.Accounts, p.Lost.Launches, p.Lost.Audit)
+		fmt.Fprintf(w, "  Database   the one of %s comes back; today's is kept beside it\n",
+			p.Copy.At.Local().Format("2 January 2006, 15:04"))
+		fmt.Fprintf(w, "  Lost       what has happened since: new accounts %d, launches %d, entries of the audit log %d\n",
+			p.Lost.Accounts, p.Lost.Launches, p.Lost.Audit)
 	}
 	if p.History {
 		fmt.Fprintln(w, "  History    the curves of one version are not seen in the other")

@@ -88,7 +88,8 @@ func lockDaemon(path string) (unlock func(), err error) {
 // explainListen turns a listening error into a sentence with the next step.
 func explainListen(what string, port int, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("port %d is taken by another program, but %s need it; end that program (`ss -ltnp sport = :%d` shows it) or choose another port in the configuration", port, what, port)
+		return fmt.Errorf("port %d is taken by another program, but %s need it; end that program (`ss -ltnp sport = :%d` "+
+			"shows it) or choose another port in the configuration", port, what, port)
 	}
 	return fmt.Errorf("listening on port %d for %s: %w", port, what, err)
 }

@@ -71,7 +71,10 @@ var errEnough = errors.New("enough")
 // would be started now.
 func daemonState(ctx context.Context, a *app, exe, inputs string) (running, current bool) {
 	var b ctl.Boot
-	if err := a.client().WatchBoot(ctx, func(now ctl.Boot) error { b = now; return errEnough }); !errors.Is(err, errEnough) {
+	if err := a.client().WatchBoot(ctx, func(now ctl.Boot) error {
+		b = now
+		return errEnough
+	}); !errors.Is(err, errEnough) {
 		return false, false
 	}
 	pid, err := daemonPID(a)

@@ -83,7 +83,8 @@ func (l *appliance) openShared(ctx context.Context) error {
 }
 
 func missingStorage(path string) error {
-	return fmt.Errorf("the lab's storage is not at %s on this machine: mount there what the lab's other machines have there, and try again", path)
+	return fmt.Errorf("the lab's storage is not at %s on this machine: mount there what the lab's other machines have "+
+		"there, and try again", path)
 }
 
 var errUnmarked = errors.New("it has no mark")
@@ -103,7 +104,8 @@ func lookAtShared(path, mark string) error {
 		return fmt.Errorf("storage.shared: %w", err)
 	}
 	if strings.TrimSpace(string(have)) != mark {
-		return fmt.Errorf("what is mounted at %s belongs to another lab (%s says so); mount this lab's storage there, or choose another path, or delete that file to give it to this lab", path, filepath.Join(path, markFile))
+		return fmt.Errorf("what is mounted at %s belongs to another lab (%s says so); mount this lab's storage there, or "+
+			"choose another path, or delete that file to give it to this lab", path, filepath.Join(path, markFile))
 	}
 	return nil
 }
@@ -129,7 +131,8 @@ func mountShared(path, dataDir string) error {
 			return err
 		}
 		if len(entries) > 0 {
-			return fmt.Errorf("storage.shared is %s, but %s has files already: while gpulab is stopped, copy them (`cp -a %[2]s/. %[3]s/`), move them away (`mv %[2]s %[2]s.before`), and run `gpulab init` again", path, to, from)
+			return fmt.Errorf("storage.shared is %s, but %s has files already: while gpulab is stopped, copy them (`cp -a "+
+				"%[2]s/. %[3]s/`), move them away (`mv %[2]s %[2]s.before`), and run `gpulab init` again", path, to, from)
 		}
 		if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("show %s at %s: %w", from, to, err)

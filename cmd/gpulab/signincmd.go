@@ -38,8 +38,9 @@ signed in. It reads the configuration itself, so a change can be tried before
 gpulab init puts it to use. It warns if a provider left out somebody's groups in the
 last 30 days, and says until when role and groups are kept. It also warns if the
 provider's clock differs from this machine's.`,
-		Example: "  sudo gpulab signin check\n  sudo gpulab signin check university --json\n  sudo gpulab signin check directory --person ada",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  sudo gpulab signin check\n  sudo gpulab signin check university --json\n  sudo gpulab signin check " +
+			"directory --person ada",
+		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			cfg, err := loadConfig(a.configPath)
 			if err != nil {
@@ -59,7 +60,9 @@ provider's clock differs from this machine's.`,
 			if err != nil {
 				return err
 			}
-			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: func() string { return cfg.URL(func() netip.Addr { return foundAddress(cfg) }) }, Proxy: cfg.Network.ProxyFor()})
+			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: func() string {
+				return cfg.URL(func() netip.Addr { return foundAddress(cfg) })
+			}, Proxy: cfg.Network.ProxyFor()})
 			if err != nil {
 				return err
 			}
@@ -76,7 +79,8 @@ provider's clock differs from this machine's.`,
 			return printSignIn(c.OutOrStdout(), reports, missing, asJSON)
 		},
 	}
-	c.Flags().StringVar(&person, "person", "", "also look this person up in directories, and say what the rules make of them")
+	c.Flags().StringVar(&person, "person", "",
+		"also look this person up in directories, and say what the rules make of them")
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -89,7 +93,8 @@ const untoldSince = 30 * 24 * time.Hour
 func (a *app) untold(ctx context.Context) map[string]string {
 	var all []users.Entry
 	for _, action := range []string{"identity.untold", "sign-in.failed"} {
-		entries, err := a.client().AuditEntries(ctx, users.AuditFilter{Action: action, Since: time.Now().Add(-untoldSince), Limit: 1000})
+		entries, err := a.client().AuditEntries(ctx,
+			users.AuditFilter{Action: action, Since: time.Now().Add(-untoldSince), Limit: 1000})
 		if err != nil {
 			return nil
 		}
@@ -131,7 +136,8 @@ func untoldWords(entries []users.Entry, list []users.Person) map[string]string {
 		if n := len(people[provider]) - 1; n > 0 {
 			who += fmt.Sprintf(" and %d more", n)
 		}
-		why[provider] = fmt.Sprintf("in the last 30 days, the provider did not send everything that the rules need about %s; last on %s: %s",
+		why[provider] = fmt.Sprintf("in the last 30 days, the provider did not send everything that the rules need about "+
+			"%s; last on %s: %s",
 			who, u.At.Local().Format("2006-01-02 15:04"), u.Why)
 		if until := first[provider]; !until.IsZero() {
 			why[provider] += "; role and groups are kept until " + until.Local().Format(time.DateOnly)
@@ -180,7 +186,8 @@ func printSignIn(w io.Writer, reports []signin.Report, missing []string, asJSON 
 
 func printReports(w io.Writer, reports []signin.Report, missing []string) error {
 	if len(reports) == 0 {
-		_, err := fmt.Fprintln(w, "The configuration has no identity provider. docs/signin.md has examples for its key signin.")
+		_, err := fmt.Fprintln(w,
+			"The configuration has no identity provider. docs/signin.md has examples for its key signin.")
 		return err
 	}
 	for i := range reports {
@@ -221,7 +228,8 @@ func printPreview(w io.Writer, p *signin.Preview) {
 	}
 }
 
-// signInComponent is how the identity providers are, nothing where there are none. That one is away makes no lab unready.
+// signInComponent is how the identity providers are, nothing where there are none. That one is away makes no lab
+// unready.
 func signInComponent(list []signin.Health) []ctl.Component {
 	if len(list) == 0 {
 		return nil
@@ -231,7 +239,8 @@ func signInComponent(list []signin.Health) []ctl.Component {
 	for i := range list {
 		switch h := &list[i]; {
 		case h.Problem != "":
-			problems = append(problems, fmt.Sprintf("%s did not answer %s ago (%s)", h.Title, units.Lasting(time.Since(h.At)), h.Problem))
+			problems = append(problems, fmt.Sprintf("%s did not answer %s ago (%s)", h.Title, units.Lasting(time.Since(h.At)),
+				h.Problem))
 		case h.At.IsZero():
 			there = append(there, h.Title+" was not asked yet")
 		default:

@@ -22,7 +22,8 @@ func newManPages() *cobra.Command {
 			}
 			root := c.Root()
 			root.DisableAutoGenTag = true
-			return doc.GenManTree(root, &doc.GenManHeader{Title: "GPULAB", Section: "1", Source: "gpulab " + version.Version, Manual: "gpulab"}, args[0])
+			return doc.GenManTree(root, &doc.GenManHeader{Title: "GPULAB", Section: "1", Source: "gpulab " + version.Version,
+				Manual: "gpulab"}, args[0])
 		},
 	}
 }

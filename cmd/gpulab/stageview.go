@@ -23,7 +23,10 @@ type stageView struct {
 }
 
 func newStageView(out io.Writer) *stageView {
-	return &stageView{out: out, live: isTerminal(out), printed: map[string]bool{}, said: map[string]string{}, saidAt: map[string]time.Time{}}
+	return &stageView{
+		out: out, live: isTerminal(out), printed: map[string]bool{}, said: map[string]string{},
+		saidAt: map[string]time.Time{},
+	}
 }
 
 // patience is how long a stage may take before its reason is worth a line.
@@ -60,7 +63,8 @@ func (v *stageView) show(b ctl.Boot) {
 
 // sayWhy prints a slow stage's reason where lines cannot change.
 func (v *stageView) sayWhy(s ctl.Stage) {
-	if v.live || s.Elapsed < patience || s.Detail == "" || v.said[s.Name] == s.Detail || time.Since(v.saidAt[s.Name]) < patience {
+	if v.live || s.Elapsed < patience || s.Detail == "" || v.said[s.Name] == s.Detail ||
+		time.Since(v.saidAt[s.Name]) < patience {
 		return
 	}
 	v.said[s.Name], v.saidAt[s.Name] = s.Detail, time.Now()

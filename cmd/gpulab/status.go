@@ -43,7 +43,8 @@ func newStatus(a *app) *cobra.Command {
 
 func printStatus(w io.Writer, s ctl.Status) error {
 	if p := s.Pool; p != nil {
-		fmt.Fprintf(w, "%s, a machine in the pool of %s, whose head is %s (%s)  gpulab %s", p.Name, visibly(p.Lab), p.Head, s.URL, s.Version)
+		fmt.Fprintf(w, "%s, a machine in the pool of %s, whose head is %s (%s)  gpulab %s", p.Name, visibly(p.Lab), p.Head,
+			s.URL, s.Version)
 	} else {
 		fmt.Fprintf(w, "%s  gpulab %s", s.URL, s.Version)
 	}

@@ -74,7 +74,9 @@ func (l *appliance) launchesWithFolders(ctx context.Context) ([]storage.Running,
 	}
 	list := make([]storage.Running, len(active))
 	for i := range active {
-		list[i] = storage.Running{Launch: active[i].ID, UserID: active[i].UserID, Waiting: active[i].State == notebooks.Waiting}
+		list[i] = storage.Running{
+			Launch: active[i].ID, UserID: active[i].UserID, Waiting: active[i].State == notebooks.Waiting,
+		}
 	}
 	return list, nil
 }
@@ -93,12 +95,14 @@ func (l *appliance) endForStorage(ctx context.Context, id int64, why storage.Cau
 	if why == storage.FullHome {
 		stop, action = parts.notebooks.StopOverQuota, "quota.stop"
 	}
-	return errors.Join(stop(ctx, id, reason), l.people.Audit(ctx, users.Entry{Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name}))
+	return errors.Join(stop(ctx, id, reason),
+		l.people.Audit(ctx, users.Entry{Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name}))
 }
 
 // launchOptions makes a launch's folders ready and says what the hub has to
 // know of them.
-func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context, users.User, int64) (map[string]any, error) {
+func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context, users.User, int64) (map[string]any,
+	error) {
 	return func(ctx context.Context, u users.User, launch int64) (map[string]any, error) {
 		opened, err := l.storage.Open(ctx, launch, u)
 		if err != nil {
@@ -108,7 +112,9 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		for _, m := range opened.Mounts {
 			shared = append(shared, tenancy.SharedFolder{Claim: m.Claim, Path: m.Path})
 		}
-		shared = append(shared, tenancy.SharedFolder{Claim: environmentsClaim, Path: environments.Ready(l.environmentsDir()), Make: true})
+		shared = append(shared, tenancy.SharedFolder{
+			Claim: environmentsClaim, Path: environments.Ready(l.environmentsDir()), Make: true,
+		})
 		if err := places.EnsureFolders(ctx, u, shared); err != nil {
 			return nil, err
 		}
@@ -160,7 +166,8 @@ func (l *appliance) keepClaims(ctx context.Context, places *tenancy.Tenancy) err
 
 // homesComponent says who keeps homes within their limits.
 func (l *appliance) homesComponent(ctx context.Context) ctl.Component {
-	c := ctl.Component{Name: "home sizes", State: ctl.OK, Detail: fmt.Sprintf("measured every %s; a quota for them is kept by warnings, not by the file system. "+
+	c := ctl.Component{Name: "home sizes", State: ctl.OK, Detail: fmt.Sprintf("measured every %s; a quota for them is "+
+		"kept by warnings, not by the file system. "+
 		"With project quotas it would be: see docs/folders.md", l.cfg.Storage.MeasureEvery)}
 	if l.storage.Kept() {
 		c.Detail = "kept by the file system's project quotas"

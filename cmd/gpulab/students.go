@@ -25,7 +25,8 @@ func addStudents(root *cobra.Command) {
 func ownQuota(c *cobra.Command) {
 	students := &client.App{}
 	c.Example = "  gpulab quota\n" + c.Example
-	c.Long = "Without a command below it, `gpulab quota` shows your own in the lab that you are\nsigned in to (gpulab login).\n\n" + c.Long
+	c.Long = "Without a command below it, `gpulab quota` shows your own in the lab that you are\nsigned in to (gpulab " +
+		"login).\n\n" + c.Long
 	forStudents(c, students, students.ShowQuota)
 }
 
@@ -33,7 +34,8 @@ func ownQuota(c *cobra.Command) {
 func labEnvs(c *cobra.Command) {
 	students := &client.App{}
 	c.Example = "  gpulab env\n" + c.Example
-	c.Long = "Without a command below it, `gpulab env` lists those of the lab that you are signed\nin to (gpulab login).\n\n" + c.Long
+	c.Long = "Without a command below it, `gpulab env` lists those of the lab that you are signed\nin to (gpulab " +
+		"login).\n\n" + c.Long
 	forStudents(c, students, students.ShowEnvironments)
 }
 

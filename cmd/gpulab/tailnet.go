@@ -75,8 +75,8 @@ func visiting(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, visitKey{}, &visit{})
 }
 
-// publicDoor is a door for the public internet, where nobody vouches for anybody; nil where signing in by the tailnet is
-// required, and for what is not encrypted.
+// publicDoor is a door for the public internet, where nobody vouches for anybody; nil where signing in by the tailnet
+// is required, and for what is not encrypted.
 func (l *appliance) publicDoor(d door) func(context.Context, net.Listener) error {
 	// Funnel passes on 443, 8443 and 10000 alone, so no notebook has an origin of its
 	// own there.
@@ -125,13 +125,15 @@ func (l *appliance) visitor(r *http.Request) (users.Outside, bool) {
 	if name == "" {
 		name = v.who.Machine
 	}
-	who := l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: config.KeysOf(v.who)})
+	who := l.visits.Judge(signin.Vouched{
+		Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: config.KeysOf(v.who),
+	})
 	who.Machine = v.who.Login == ""
 	return l.shared(r.Context(), v.who, who)
 }
 
-// shared lets somebody of another tailnet in whom no entry names, once an account of this lab was linked with them; false
-// while that is not known.
+// shared lets somebody of another tailnet in whom no entry names, once an account of this lab was linked with them;
+// false while that is not known.
 func (l *appliance) shared(ctx context.Context, v tailnet.Visitor, who users.Outside) (users.Outside, bool) {
 	who.ByHand = v.Shared && v.Login != ""
 	if who.Refused == "" || !who.ByHand {
@@ -158,13 +160,15 @@ func (l *appliance) admitVisitors(next http.Handler, pages bool) http.Handler {
 		who, known := l.visitor(r)
 		switch {
 		case !known:
-			l.turnAway(w, "The tailnet does not tell this lab who you are. Sign in to the tailnet on this device again, or ask an admin of the lab.")
+			l.turnAway(w, "The tailnet does not tell this lab who you are. Sign in to the tailnet on this device again, or "+
+				"ask an admin of the lab.")
 		case who.Refused != "" && !who.ByHand:
 			l.turnAway(w, who.Refused)
 		case who.Refused != "" && (!pages || !forInvited(r.URL.Path)):
 			l.turnAway(w, who.Refused+" With an invitation or a one-time link from them, open that here.")
 		case otherWayIn(r):
-			l.turnAway(w, "Over the tailnet, passwords are not taken, nor is another way to sign in: sign in as who you are there, on the sign-in page.")
+			l.turnAway(w, "Over the tailnet, passwords are not taken, nor is another way to sign in: sign in as who you are "+
+				"there, on the sign-in page.")
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -194,7 +198,10 @@ func (l *appliance) turnAway(w http.ResponseWriter, why string) {
 	w.Header().Set("Cache-Control", "no-store")
 	ownPage(w)
 	w.WriteHeader(http.StatusForbidden)
-	fmt.Fprintf(w, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style><h1>You cannot come in this way</h1><p>%s</p></html>`,
+	fmt.Fprintf(w,
+		`<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s</title>
+<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style>
+<h1>You cannot come in this way</h1><p>%s</p></html>`,
 		html.EscapeString(l.cfg.Lab), html.EscapeString(why))
 }
 
@@ -203,7 +210,8 @@ func (l *appliance) networkWay() *webui.Network {
 	if l.cfg.Tailnet.SignIn == config.Off {
 		return nil
 	}
-	return &webui.Network{Info: signin.Info{Name: config.TailnetWay, Title: "the tailnet", Network: true}, Visitor: l.visitor,
+	return &webui.Network{Info: signin.Info{Name: config.TailnetWay, Title: "the tailnet", Network: true},
+		Visitor: l.visitor,
 		Required: func(r *http.Request) bool {
 			_, over := r.Context().Value(visitKey{}).(*visit)
 			return over && l.cfg.Tailnet.SignIn == config.TailnetRequire
@@ -218,7 +226,9 @@ func (t tailnets) Status(context.Context) (ctl.Tailnet, error) { return t.l.tail
 
 // Up implements webui.Tailnet.
 func (t tailnets) Up(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error) {
-	err := t.l.tailnet.Up(ctx, tailnet.UpRequest{AuthKey: strings.TrimSpace(r.AuthKey), LoginServer: r.LoginServer, Hostname: r.Hostname})
+	err := t.l.tailnet.Up(ctx, tailnet.UpRequest{
+		AuthKey: strings.TrimSpace(r.AuthKey), LoginServer: r.LoginServer, Hostname: r.Hostname,
+	})
 	return t.l.tailnetNow(), tailnetWords(err)
 }
 
@@ -302,22 +312,29 @@ func (l *appliance) TailnetFunnelOff(ctx context.Context) (ctl.Tailnet, error) {
 // tailnetNow says in words how it stands.
 func (l *appliance) tailnetNow() ctl.Tailnet {
 	st := l.tailnet.Status()
-	out := ctl.Tailnet{State: string(st.State), LoginServer: st.LoginServer, LoginURL: st.LoginURL, Expires: st.Expires, SignIn: string(l.cfg.Tailnet.SignIn)}
+	out := ctl.Tailnet{
+		State: string(st.State), LoginServer: st.LoginServer, LoginURL: st.LoginURL, Expires: st.Expires,
+		SignIn: string(l.cfg.Tailnet.SignIn),
+	}
 	trouble := strings.Join(st.Problems, " ")
 	switch st.State {
 	case tailnet.Off:
 		out.Detail = "The lab is in no tailnet."
 		if st.Known {
-			out.Detail, out.NextStep = "It is off; the lab belongs to a tailnet of "+st.LoginServer+".", "`gpulab tailnet up` turns it on again."
+			out.Detail, out.NextStep = "It is off; the lab belongs to a tailnet of "+st.LoginServer+".",
+				"`gpulab tailnet up` turns it on again."
 		}
 	case tailnet.Starting:
-		out.Detail, out.NextStep = "Waiting for "+st.LoginServer+".", "If it stays so, make sure that this machine reaches "+st.LoginServer+"."
+		out.Detail, out.NextStep = "Waiting for "+st.LoginServer+".",
+			"If it stays so, make sure that this machine reaches "+st.LoginServer+"."
 		if trouble != "" {
 			out.Detail = st.LoginServer + " has not let the lab in yet: " + trouble
 		}
 	case tailnet.Login:
 		// Without the address: with it, whoever reads the status could take the lab into a tailnet of theirs.
-		out.Detail, out.NextStep = "Somebody of the tailnet has to let the lab in.", "`gpulab tailnet up` shows the address to open, as the page Tailnet does; or give a key: gpulab tailnet up --auth-key-file FILE"
+		out.Detail, out.NextStep = "Somebody of the tailnet has to let the lab in.",
+			"`gpulab tailnet up` shows the address to open, as the page Tailnet does; or give a key: gpulab tailnet up "+
+				"--auth-key-file FILE"
 		if st.Expired {
 			out.Detail = "The tailnet wants somebody to let the lab in again: its key there ran out."
 		}
@@ -325,11 +342,13 @@ func (l *appliance) tailnetNow() ctl.Tailnet {
 			out.Detail += " " + trouble
 		}
 	case tailnet.Approval:
-		out.Detail, out.NextStep = "An admin of the tailnet has to approve this machine.", "Ask them, or approve it in the list of machines of "+st.LoginServer+"."
+		out.Detail, out.NextStep = "An admin of the tailnet has to approve this machine.",
+			"Ask them, or approve it in the list of machines of "+st.LoginServer+"."
 	case tailnet.Failed:
 		out.Detail, out.NextStep = "It cannot be turned on: "+trouble+".", "Mend that, then run `gpulab tailnet up`."
 		if !st.Known {
-			out.NextStep = "`gpulab tailnet up --login-server SERVER` joins again (" + tailnet.TailscaleServer + " for Tailscale’s); `gpulab tailnet logout` forgets the tailnet."
+			out.NextStep = "`gpulab tailnet up --login-server SERVER` joins again (" + tailnet.TailscaleServer +
+				" for Tailscale’s); `gpulab tailnet logout` forgets the tailnet."
 		}
 	case tailnet.Up:
 		l.describeUp(&out, st)
@@ -370,11 +389,13 @@ func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
 	case st.Offered && st.CertificateError == nil:
 		out.Detail += " The tailnet’s certificate is on its way; until then it is the lab’s own."
 	case st.Offered:
-		out.Detail += " The tailnet’s certificate could not be had, so it is the lab’s own: " + st.CertificateError.Error() + "."
+		out.Detail += " The tailnet’s certificate could not be had, so it is the lab’s own: " + st.CertificateError.Error() +
+			"."
 		out.NextStep = "It is tried again every few minutes; devices that trust the lab’s own certificate need no other."
 	case st.LoginServer == tailnet.TailscaleServer:
 		out.Detail += " Browsers see the lab’s own certificate there, for the tailnet has none."
-		out.NextStep = "Switch on MagicDNS and HTTPS Certificates at https://login.tailscale.com/admin/dns; nothing has to be done here."
+		out.NextStep = "Switch on MagicDNS and HTTPS Certificates at https://login.tailscale.com/admin/dns; nothing has " +
+			"to be done here."
 	default:
 		out.Detail += " Browsers see the lab’s own certificate there, for this control server gives none."
 		out.NextStep = "Devices trust it as they do elsewhere: " + out.URL + "/trust."
@@ -384,8 +405,10 @@ func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
 		out.NextStep = "Switch key expiry off for this machine in the tailnet’s list, or run `gpulab tailnet up` that day."
 	}
 	if unencrypted(st.LoginServer) {
-		out.Detail += " Its control server is asked without encryption: whoever is on the way there could visit as anybody of the tailnet."
-		out.NextStep = "Give the control server https, then `gpulab tailnet logout` and `gpulab tailnet up --login-server https://…`."
+		out.Detail += " Its control server is asked without encryption: whoever is on the way there could visit as " +
+			"anybody of the tailnet."
+		out.NextStep = "Give the control server https, then `gpulab tailnet logout` and `gpulab tailnet up --login-server " +
+			"https://…`."
 	}
 }
 

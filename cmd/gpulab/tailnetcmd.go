@@ -72,7 +72,8 @@ nowhere. Run again, it changes nothing unless something else is asked for.`,
 		},
 	}
 	c.Flags().StringVar(&keyFile, "auth-key-file", "", `a file that holds a key of the tailnet, "-" for standard input`)
-	c.Flags().StringVar(&r.LoginServer, "login-server", "", "control server of your own, such as https://headscale.example.org; Tailscale's without it")
+	c.Flags().StringVar(&r.LoginServer, "login-server", "", "control server of your own, such as "+
+		"https://headscale.example.org; Tailscale's without it")
 	c.Flags().StringVar(&r.Hostname, "hostname", "", "what the lab is called in the tailnet (gpulab)")
 	c.Flags().DurationVar(&wait, "wait", 10*time.Minute, "how long to wait until the lab is in; 0 does not wait")
 	if err := c.MarkFlagFilename("auth-key-file"); err != nil {
@@ -99,27 +100,32 @@ func readAuthKey(path string, stdin io.Reader) (string, error) {
 	}
 	key := strings.TrimSpace(string(data))
 	if key == "" {
-		return "", fail(exitUsage, "there is no key in %s; make one on the page of the tailnet, or leave --auth-key-file out to sign in by an address", path)
+		return "", fail(exitUsage, "there is no key in %s; make one on the page of the tailnet, or leave --auth-key-file "+
+			"out to sign in by an address", path)
 	}
 	return key, nil
 }
 
 // followTailnet waits until the lab is in, and shows where somebody has to let it in.
-func (a *app) followTailnet(ctx context.Context, out io.Writer, now ctl.Tailnet, patience time.Duration) (ctl.Tailnet, error) {
+func (a *app) followTailnet(ctx context.Context, out io.Writer, now ctl.Tailnet,
+	patience time.Duration) (ctl.Tailnet, error) {
 	shown, said := "", ""
 	for end := time.Now().Add(patience); ; {
 		if now.LoginURL != "" && now.LoginURL != shown {
 			shown = now.LoginURL
-			fmt.Fprintf(out, "Open this address and sign in to the tailnet; that lets the lab in:\n\n  %s\n\n%s\n", now.LoginURL, terminalQR(now.LoginURL))
+			fmt.Fprintf(out, "Open this address and sign in to the tailnet; that lets the lab in:\n\n  %s\n\n%s\n", now.LoginURL,
+				terminalQR(now.LoginURL))
 		} else if now.LoginURL == "" && now.State != ctl.TailnetUp && now.Detail != said {
 			said = now.Detail
 			fmt.Fprintln(out, "· "+now.Detail)
 		}
-		if now.State == ctl.TailnetUp || now.State == ctl.TailnetOff || now.State == ctl.TailnetFailed || time.Now().After(end) {
+		if now.State == ctl.TailnetUp || now.State == ctl.TailnetOff || now.State == ctl.TailnetFailed ||
+			time.Now().After(end) {
 			return now, nil
 		}
 		if !sleep(ctx, 300*time.Millisecond) {
-			return now, fail(exitFailure, "interrupted; gpulab goes on trying. `gpulab tailnet status` says how it stands, `gpulab tailnet down` ends it")
+			return now, fail(exitFailure, "interrupted; gpulab goes on trying. `gpulab tailnet status` says how it stands, "+
+				"`gpulab tailnet down` ends it")
 		}
 		var err error
 		if now, err = a.client().Tailnet(ctx); err != nil {
@@ -215,7 +221,8 @@ password; from the command line it can be closed.`,
 func tailnetCommand(a *app, use, short string, do func(ctx context.Context) (ctl.Tailnet, error)) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: use[strings.LastIndexByte(use, ' ')+1:], Short: short, Example: fmt.Sprintf("  sudo gpulab tailnet %s\n  sudo gpulab tailnet %[1]s --json", use), Args: cobra.NoArgs,
+		Use: use[strings.LastIndexByte(use, ' ')+1:], Short: short,
+		Example: fmt.Sprintf("  sudo gpulab tailnet %s\n  sudo gpulab tailnet %[1]s --json", use), Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

@@ -27,7 +27,8 @@ func mayTakeOff(cfg config.Config) error {
 		return nil
 	}
 	if other := doctor.OtherKubernetes(cfg.DataDir); other != nil {
-		return fail(exitPreflight, "%s It uses the same folders and firewall rules as gpulab's, so nothing was changed. %s Then run this again", other.Seen, strings.TrimSuffix(other.Mend, " Or give gpulab a machine of its own."))
+		return fail(exitPreflight, "%s It uses the same folders and firewall rules as gpulab's, so nothing was changed. "+
+			"%s Then run this again", other.Seen, strings.TrimSuffix(other.Mend, " Or give gpulab a machine of its own."))
 	}
 	return nil
 }
@@ -50,7 +51,9 @@ func (a *app) mayEnd(cfg config.Config) error {
 		return nil //nolint:nilerr // no daemon
 	}
 	if config := configOf(pid); config != "" && !samePath(config, a.configPath) {
-		return fail(exitPreflight, "the gpulab at %s (process %d) runs the lab of %s, not that of %s; nothing was changed. Say --config %s to end that one, or --socket with another path", a.socket, pid, config, a.configPath, config)
+		return fail(exitPreflight, "the gpulab at %s (process %d) runs the lab of %s, not that of %s; nothing was "+
+			"changed. Say --config %s to end that one, or --socket with another path", a.socket, pid, config, a.configPath,
+			config)
 	}
 	return nil
 }
@@ -123,7 +126,8 @@ func endExport(ctx context.Context, dataDir string) error {
 	return err
 }
 
-// exportsOf tells whether a list of exports is the one of this data folder. An empty one is what an interrupted end left.
+// exportsOf tells whether a list of exports is the one of this data folder. An empty one is what an interrupted end
+// left.
 func exportsOf(list, dataDir string) bool {
 	var others bool
 	for line := range strings.Lines(list) {

@@ -104,7 +104,8 @@ the same; the machine's own name takes the title back.`, nodes.LongestTitle),
 			case renamed.Name:
 				fmt.Fprintf(out, "%s is shown under its name again, and no more as “%s”.\n", renamed.Name, renamed.Before)
 			default:
-				fmt.Fprintf(out, "%s is shown as “%s” now, and no more as “%s”. `gpulab nodes rename %[1]s %[1]s` shows it under its name again.\n", renamed.Name, renamed.Title, renamed.Before)
+				fmt.Fprintf(out, "%s is shown as “%s” now, and no more as “%s”. `gpulab nodes rename %[1]s %[1]s` shows it "+
+					"under its name again.\n", renamed.Name, renamed.Title, renamed.Before)
 			}
 			return nil
 		},

@@ -80,7 +80,9 @@ func (l *appliance) explainKubernetes(ctx context.Context, err error) error {
 	if p := l.cluster.Load().Process(); p.Restarts > 0 {
 		text += fmt.Sprintf("; k3s has been started %d times and ended last with: %s", p.Restarts+1, p.LastExit)
 	}
-	return fmt.Errorf("Kubernetes was not ready after %s: %s; see `gpulab logs k3s`", units.Lasting(kubernetesPatience), text) //nolint:staticcheck // a name
+	//nolint:staticcheck // a name
+	return fmt.Errorf("Kubernetes was not ready after %s: %s; see `gpulab logs k3s`", units.Lasting(kubernetesPatience),
+		text)
 }
 
 // triesAgain is why a try failed, and that it is not the last one.
@@ -89,7 +91,8 @@ func triesAgain(b ctl.Boot) string {
 	if b.Next.IsZero() {
 		return why
 	}
-	return fmt.Sprintf("%s; gpulab tries again by itself at %s, and `gpulab init` at once", why, b.Next.Local().Format(time.TimeOnly))
+	return fmt.Sprintf("%s; gpulab tries again by itself at %s, and `gpulab init` at once", why,
+		b.Next.Local().Format(time.TimeOnly))
 }
 
 // nextTry says when, as a sentence.

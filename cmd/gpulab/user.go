@@ -12,7 +12,8 @@ import (
 func newUser(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "user", Short: "People: add, list, show, change, suspend, remove, bring back",
-		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --role member\n  sudo gpulab user list\n  sudo gpulab user show ada",
+		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --role member\n  sudo gpulab user list\n  sudo gpulab " +
+			"user show ada",
 	}
 	c.AddCommand(newUserAdd(a), newUserList(a), newUserShow(a), newUserSet(a), newUserPasswd(a),
 		newUserSuspend(a), newUserResume(a), newUserRemove(a), newUserUndelete(a), newUserImport(a),
@@ -26,8 +27,9 @@ func newUserAdd(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "add HANDLE", Short: "Add a person and print the link with which they choose a password",
-		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --email ada@example.org\n  sudo gpulab user add ben --role guest",
-		Args:    cobra.ExactArgs(1),
+		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --email ada@example.org\n  sudo gpulab user add ben " +
+			"--role guest",
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -74,6 +76,7 @@ func showLink(c *cobra.Command, asJSON bool, u ctl.UserWithLink) error {
 	if asJSON {
 		return printJSON(c.OutOrStdout(), u)
 	}
-	_, err := fmt.Fprintf(c.OutOrStdout(), "Send %s this link; it works once, until %s:\n%s\n", u.User.Handle, u.Link.Expires.Local().Format("2 Jan 15:04"), u.Link.URL)
+	_, err := fmt.Fprintf(c.OutOrStdout(), "Send %s this link; it works once, until %s:\n%s\n", u.User.Handle,
+		u.Link.Expires.Local().Format("2 Jan 15:04"), u.Link.URL)
 	return err
 }

@@ -9,7 +9,8 @@ import (
 func newUserSet(a *app) *cobra.Command {
 	var name, email, role string
 	c := a.personCommand("set HANDLE", "Change a person's name, e-mail address or role",
-		"  sudo gpulab user set ada --name 'Ada King' --email ada@example.org\n  sudo gpulab user set ben --role lead", a.completeHandles,
+		"  sudo gpulab user set ada --name 'Ada King' --email ada@example.org\n  sudo gpulab user set ben --role lead",
+		a.completeHandles,
 		func(c *cobra.Command, handle string) (users.Person, string, error) {
 			var change users.Change
 			if c.Flags().Changed("name") {
@@ -23,12 +24,14 @@ func newUserSet(a *app) *cobra.Command {
 				change.Role = &r
 			}
 			if change == (users.Change{}) {
-				return users.Person{}, "", fail(exitUsage, "say what to change with --name, --email or --role; see `%s --help`", c.CommandPath())
+				return users.Person{}, "", fail(exitUsage, "say what to change with --name, --email or --role; see `%s --help`",
+					c.CommandPath())
 			}
 			p, err := a.client().ChangeUser(c.Context(), handle, change)
 			return p, "", err
 		})
-	c.Long = "Change a person's name, e-mail address or role.\n\nA new role signs the person out everywhere. The handle is for ever."
+	c.Long = "Change a person's name, e-mail address or role.\n\nA new role signs the person out everywhere. The " +
+		"handle is for ever."
 	c.Flags().StringVar(&name, "name", "", "the name others see")
 	c.Flags().StringVar(&email, "email", "", `e-mail address; "" for none`)
 	c.Flags().StringVar(&role, "role", "", "admin, lead, member or guest")
@@ -37,12 +40,15 @@ func newUserSet(a *app) *cobra.Command {
 }
 
 func newUserSuspend(a *app) *cobra.Command {
-	c := a.personCommand("suspend HANDLE", "Keep a person out for a while", "  sudo gpulab user suspend ben", a.completeHandles,
+	c := a.personCommand("suspend HANDLE", "Keep a person out for a while", "  sudo gpulab user suspend ben",
+		a.completeHandles,
 		func(c *cobra.Command, handle string) (users.Person, string, error) {
 			p, err := a.client().SuspendUser(c.Context(), handle, true)
-			return p, p.Handle + " is suspended: signed out everywhere, notebooks stopped, home kept. `gpulab user resume " + p.Handle + "` ends it.", err
+			return p, p.Handle + " is suspended: signed out everywhere, notebooks stopped, home kept. `gpulab user resume " +
+				p.Handle + "` ends it.", err
 		})
-	c.Long = "Keep a person out for a while: sessions, notebooks and open connections end at\nonce. Account, groups and home stay as they are."
+	c.Long = "Keep a person out for a while: sessions, notebooks and open connections end at\nonce. Account, groups " +
+		"and home stay as they are."
 	return c
 }
 
@@ -55,7 +61,8 @@ func newUserResume(a *app) *cobra.Command {
 }
 
 func newUserUndelete(a *app) *cobra.Command {
-	c := a.personCommand("undelete HANDLE", "Bring a removed person back", "  sudo gpulab user list --removed\n  sudo gpulab user undelete ben", a.completeRemoved,
+	c := a.personCommand("undelete HANDLE", "Bring a removed person back",
+		"  sudo gpulab user list --removed\n  sudo gpulab user undelete ben", a.completeRemoved,
 		func(c *cobra.Command, handle string) (users.Person, string, error) {
 			p, err := a.client().UndeleteUser(c.Context(), handle)
 			happened := p.Handle + " is back, with the same password, groups and home."
@@ -64,7 +71,8 @@ func newUserUndelete(a *app) *cobra.Command {
 			}
 			return p, happened, err
 		})
-	c.Long = "Bring a removed person back, within 30 days of the removal: with the same handle,\nUID, password, groups and home. Sessions and access tokens do not come back."
+	c.Long = "Bring a removed person back, within 30 days of the removal: with the same handle,\nUID, password, groups " +
+		"and home. Sessions and access tokens do not come back."
 	return c
 }
 

@@ -49,7 +49,8 @@ func newUserImport(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&f.DryRun, "dry-run", false, "say what would happen, change nothing")
-	c.Flags().StringVar(&f.links, "links", "", "write the links to this CSV file, for root alone, instead of printing them")
+	c.Flags().StringVar(&f.links, "links", "",
+		"write the links to this CSV file, for root alone, instead of printing them")
 	c.Flags().StringVar(&f.Group, "group", "", "group of those whose row names none")
 	c.Flags().StringVar(&f.role, "role", "member", "role of those whose row names none: admin, lead, member or guest")
 	c.Flags().BoolVar(&f.MakeGroups, "make-groups", false, "make groups that are not there yet")
@@ -106,7 +107,8 @@ func (f *importFlags) read(in io.Reader, args []string) error {
 	case f.Passwd:
 		f.DryRun = f.DryRun || !f.yes
 	case len(args) == 0:
-		return fail(exitUsage, "which list? Name a CSV file, or - for the input; --from-passwd takes the Linux accounts of this machine")
+		return fail(exitUsage, "which list? Name a CSV file, or - for the input; --from-passwd takes the Linux accounts "+
+			"of this machine")
 	default:
 		source = args[0]
 	}
@@ -135,7 +137,8 @@ func keepLinks(file *os.File, path string, links []users.PersonalLink) error {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("the people are imported, but their links could not be written to %s, so here they are: %w", path, err)
+		return fmt.Errorf("the people are imported, but their links could not be written to %s, so here they are: %w", path,
+			err)
 	}
 	return nil
 }
@@ -191,7 +194,8 @@ func (f *importFlags) report(w io.Writer, r ctl.ImportResult) error {
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "%d new, %d there already, %d left out, %d with errors.\n", r.Plan.New, r.Plan.Exists, r.Plan.Skipped, r.Plan.Wrong)
+	fmt.Fprintf(w, "%d new, %d there already, %d left out, %d with errors.\n", r.Plan.New, r.Plan.Exists, r.Plan.Skipped,
+		r.Plan.Wrong)
 	if len(r.Plan.Ignored) > 0 {
 		fmt.Fprintf(w, "Columns that are not used: %q.\n", r.Plan.Ignored)
 	}
@@ -208,10 +212,12 @@ func (f *importFlags) report(w io.Writer, r ctl.ImportResult) error {
 		_, err := fmt.Fprintln(w, "Nobody is new, so there are no links.")
 		return err
 	case f.links != "":
-		_, err := fmt.Fprintf(w, "Their links are in %s; each works once, until %s.\n", f.links, r.Links[0].Expires.Local().Format("2 Jan 15:04"))
+		_, err := fmt.Fprintf(w, "Their links are in %s; each works once, until %s.\n", f.links,
+			r.Links[0].Expires.Local().Format("2 Jan 15:04"))
 		return err
 	}
-	fmt.Fprintf(w, "Send each person theirs; they work once, until %s:\n", r.Links[0].Expires.Local().Format("2 Jan 15:04"))
+	fmt.Fprintf(w, "Send each person theirs; they work once, until %s:\n",
+		r.Links[0].Expires.Local().Format("2 Jan 15:04"))
 	return showLinks(w, r.Links)
 }
 
@@ -223,13 +229,17 @@ func (l *appliance) ImportUsers(ctx context.Context, r ctl.ImportRequest) (ctl.I
 // importer is what an import asks of the accounts.
 type importer interface {
 	PlanImport(ctx context.Context, text []byte, opts users.ImportOptions) (users.ImportPlan, error)
-	Import(ctx context.Context, who users.Entry, text []byte, opts users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
+	Import(ctx context.Context, who users.Entry, text []byte,
+		opts users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
 	PlanPasswd(ctx context.Context, text []byte, opts users.PasswdOptions) (users.ImportPlan, error)
-	ImportPasswd(ctx context.Context, who users.Entry, text []byte, opts users.PasswdOptions) (users.ImportPlan, []users.PersonalLink, error)
+	ImportPasswd(ctx context.Context, who users.Entry, text []byte,
+		opts users.PasswdOptions) (users.ImportPlan, []users.PersonalLink, error)
 }
 
 func importUsers(ctx context.Context, people importer, lab string, r ctl.ImportRequest) (ctl.ImportResult, error) {
-	opts := users.ImportOptions{Role: r.Role, Group: r.Group, MakeGroups: r.MakeGroups, DropWrong: r.DropWrong, LinkTTL: r.LinkTTL}
+	opts := users.ImportOptions{
+		Role: r.Role, Group: r.Group, MakeGroups: r.MakeGroups, DropWrong: r.DropWrong, LinkTTL: r.LinkTTL,
+	}
 	passwd := users.PasswdOptions{MinUID: r.MinUID, MaxUID: r.MaxUID, ImportOptions: opts}
 	root := users.Entry{Actor: "root"}
 	result := ctl.ImportResult{Applied: !r.DryRun}

@@ -20,7 +20,8 @@ signs in with the account any more. For 30 days account and home are kept, and
 
 With --purge both are deleted now; this also works for somebody who was removed
 before. The handle and the UID are never given to anybody else.`,
-		Example:           "  sudo gpulab user remove ada\n  sudo gpulab user remove --yes ada\n  sudo gpulab user remove --purge ada",
+		Example: "  sudo gpulab user remove ada\n  sudo gpulab user remove --yes ada\n  sudo gpulab user remove " +
+			"--purge ada",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeHandles,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -64,23 +65,27 @@ func sureToRemove(c *cobra.Command, handle string, purge bool) (bool, error) {
 
 func askToRemove(q *asker, handle string, purge bool) bool {
 	if purge {
-		typed := q.line(fmt.Sprintf("This deletes the account and the home folder of %s now. Nothing brings them back.\nType the handle to do it:", handle), "keep")
+		typed := q.line(fmt.Sprintf("This deletes the account and the home folder of %s now. Nothing brings them "+
+			"back.\nType the handle to do it:", handle), "keep")
 		if typed == handle {
 			return true
 		}
 		fmt.Fprintln(q.out, "Nothing was deleted.")
 		return false
 	}
-	return strings.EqualFold(q.line(fmt.Sprintf("Remove %s and end their notebooks? Account and home can come back for 30 days. (yes/no)", handle), "no"), "yes")
+	return strings.EqualFold(q.line(fmt.Sprintf("Remove %s and end their notebooks? Account and home can come back for "+
+		"30 days. (yes/no)", handle), "no"), "yes")
 }
 
 func removedWords(r ctl.Removal) string {
 	switch {
 	case !r.Purge.IsZero():
-		return fmt.Sprintf("%s is removed. The home %s is kept until %s; until then `gpulab user undelete %s` brings both back.",
+		return fmt.Sprintf("%s is removed. The home %s is kept until %s; until then `gpulab user undelete %s` brings "+
+			"both back.",
 			r.Handle, r.Home, r.Purge.Local().Format("2 January 2006"), r.Handle)
 	case r.HomeDeleted:
 		return fmt.Sprintf("%s is deleted, and so is the home %s.", r.Handle, r.Home)
 	}
-	return fmt.Sprintf("%s is deleted. The home %s is being deleted; gpulab goes on with it until nothing is left.", r.Handle, r.Home)
+	return fmt.Sprintf("%s is deleted. The home %s is being deleted; gpulab goes on with it until nothing is left.",
+		r.Handle, r.Home)
 }

@@ -17,7 +17,8 @@ func newUserList(a *app) *cobra.Command {
 	var role string
 	c := &cobra.Command{
 		Use: "list [WORDS]", Short: "List everybody, or who fits words of name, e-mail or group",
-		Example: "  sudo gpulab user list\n  sudo gpulab user list lovelace\n  sudo gpulab user list --group vision --json\n  sudo gpulab user list --removed",
+		Example: "  sudo gpulab user list\n  sudo gpulab user list lovelace\n  sudo gpulab user list --group vision " +
+			"--json\n  sudo gpulab user list --removed",
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -64,7 +65,9 @@ func printPeople(w io.Writer, q users.Query, people []users.Person) error {
 	}
 	for i := range people {
 		p := &people[i]
-		row := []string{p.Handle, p.Name, string(p.Role), groupNames(p.Groups), userState(p), fmt.Sprint(p.UID), day(p.Created)}
+		row := []string{
+			p.Handle, p.Name, string(p.Role), groupNames(p.Groups), userState(p), fmt.Sprint(p.UID), day(p.Created),
+		}
 		if removed {
 			row = []string{p.Handle, p.Name, string(p.Role), day(*p.Removed), day(*p.Purge)}
 		}
@@ -92,7 +95,8 @@ func userState(p *users.Person) string {
 }
 
 func newUserShow(a *app) *cobra.Command {
-	return a.personCommand("show HANDLE", "Show one person", "  sudo gpulab user show ada\n  sudo gpulab user show ada --json",
+	return a.personCommand("show HANDLE", "Show one person",
+		"  sudo gpulab user show ada\n  sudo gpulab user show ada --json",
 		a.completeHandles, func(c *cobra.Command, handle string) (users.Person, string, error) {
 			p, err := a.client().User(c.Context(), handle)
 			return p, "", err
@@ -151,8 +155,10 @@ func printPerson(w io.Writer, p *users.Person) error {
 		groups = append(groups, m.Group)
 	}
 	rows := [][]string{
-		{"handle", p.Handle}, {"name", p.Name}, {"e-mail", orNone(p.Email)}, {"role", string(p.Role)}, {"groups", orNone(strings.Join(groups, ", "))},
-		{"sign-in", waysToSignIn(p)}, {"state", state}, {"UID", fmt.Sprint(p.UID)}, {"added", day(p.Created)}, {"last sign-in", signedIn},
+		{"handle", p.Handle}, {"name", p.Name}, {"e-mail", orNone(p.Email)}, {"role", string(p.Role)},
+		{"groups", orNone(strings.Join(groups, ", "))},
+		{"sign-in", waysToSignIn(p)}, {"state", state}, {"UID", fmt.Sprint(p.UID)}, {"added", day(p.Created)},
+		{"last sign-in", signedIn},
 	}
 	return table(w, rows)
 }

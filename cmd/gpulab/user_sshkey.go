@@ -18,7 +18,8 @@ import (
 func newUserSSHKey(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "ssh-key", Short: "SSH keys with which people bring files in and out: list, add, remove",
-		Example: "  sudo gpulab user ssh-key list ada\n  sudo gpulab user ssh-key add ada ada.pub\n  sudo gpulab user ssh-key remove ada 3",
+		Example: "  sudo gpulab user ssh-key list ada\n  sudo gpulab user ssh-key add ada ada.pub\n  sudo gpulab user " +
+			"ssh-key remove ada 3",
 	}
 	c.AddCommand(newUserSSHKeyList(a), newUserSSHKeyAdd(a), newUserSSHKeyRemove(a))
 	return c
@@ -61,7 +62,9 @@ func printSSHKeys(w io.Writer, handle string, keys []users.SSHKey) error {
 		if k.LastUsed != nil {
 			used = k.LastUsed.Local().Format("2006-01-02 15:04")
 		}
-		rows = append(rows, []string{strconv.FormatInt(k.ID, 10), k.Name, k.Type, k.Fingerprint, k.Created.Local().Format(time.DateOnly), used, k.Remote})
+		rows = append(rows, []string{
+			strconv.FormatInt(k.ID, 10), k.Name, k.Type, k.Fingerprint, k.Created.Local().Format(time.DateOnly), used, k.Remote,
+		})
 	}
 	return table(w, rows)
 }
@@ -71,7 +74,8 @@ func newUserSSHKeyAdd(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "add HANDLE FILE", Short: "Let a person bring files in and out with an SSH key",
-		Long:    "Let a person bring files in and out with an SSH key. FILE is the public key, which\nends in .pub; - reads it from the input. Nobody needs the other, private file.",
+		Long: "Let a person bring files in and out with an SSH key. FILE is the public key, which\nends in .pub; - " +
+			"reads it from the input. Nobody needs the other, private file.",
 		Example: "  sudo gpulab user ssh-key add ada ada.pub\n  sudo gpulab user ssh-key add ada - --name laptop < ada.pub",
 		Args:    cobra.ExactArgs(2),
 		ValidArgsFunction: func(c *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
@@ -95,11 +99,13 @@ func newUserSSHKeyAdd(a *app) *cobra.Command {
 			if asJSON {
 				return printJSON(c.OutOrStdout(), added)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s can bring files in and out with the key %d, %q: %s\n", args[0], added.ID, added.Name, added.Fingerprint)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s can bring files in and out with the key %d, %q: %s\n", args[0], added.ID,
+				added.Name, added.Fingerprint)
 			return err
 		},
 	}
-	c.Flags().StringVar(&k.Name, "name", "", "what the key is called, such as the computer that it is on (the key's comment)")
+	c.Flags().StringVar(&k.Name, "name", "", "what the key is called, such as the computer that it is on (the key's "+
+		"comment)")
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -128,8 +134,10 @@ func newUserSSHKeyRemove(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "remove HANDLE KEY", Short: "Take an SSH key away from a person",
-		Long:              "Take an SSH key away from a person. KEY is its number or fingerprint, as\n`gpulab user ssh-key list` shows them. Connections that it opened end within\nseconds.",
-		Example:           "  sudo gpulab user ssh-key remove ada 3\n  sudo gpulab user ssh-key remove ada SHA256:5cDGrNmQ0pGbn3yuRfc2PYaPzvBnDJ5UdPGcjzNEUEA",
+		Long: "Take an SSH key away from a person. KEY is its number or fingerprint, as\n`gpulab user " +
+			"ssh-key list` shows them. Connections that it opened end within\nseconds.",
+		Example: "  sudo gpulab user ssh-key remove ada 3\n  sudo gpulab user ssh-key remove ada " +
+			"SHA256:5cDGrNmQ0pGbn3yuRfc2PYaPzvBnDJ5UdPGcjzNEUEA",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.completeHandles,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -143,7 +151,8 @@ func newUserSSHKeyRemove(a *app) *cobra.Command {
 			if asJSON {
 				return printJSON(c.OutOrStdout(), removed)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "The key %d, %q, of %s is removed: %s\n", removed.ID, removed.Name, args[0], removed.Fingerprint)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "The key %d, %q, of %s is removed: %s\n", removed.ID, removed.Name, args[0],
+				removed.Fingerprint)
 			return err
 		},
 	}
@@ -190,7 +199,8 @@ func (l *appliance) RemoveUserSSHKey(ctx context.Context, handle, which string) 
 		}
 	}
 	if id == 0 {
-		return users.SSHKey{}, fmt.Errorf("%s has no SSH key %s; `gpulab user ssh-key list %s` shows those that there are", u.Handle, which, u.Handle)
+		return users.SSHKey{}, fmt.Errorf("%s has no SSH key %s; `gpulab user ssh-key list %s` shows those that there are",
+			u.Handle, which, u.Handle)
 	}
 	removed, err := l.people.RemoveSSHKey(ctx, u.ID, id)
 	if err == nil {

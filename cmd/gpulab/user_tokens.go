@@ -51,7 +51,9 @@ func printTokens(w io.Writer, handle string, tokens []users.Token, now time.Time
 		if t.LastUsed != nil {
 			used = t.LastUsed.Local().Format("2006-01-02 15:04")
 		}
-		rows = append(rows, []string{strconv.FormatInt(t.ID, 10), t.Name, string(t.Scope), t.Created.Local().Format(time.DateOnly), until, used, t.Remote})
+		rows = append(rows, []string{
+			strconv.FormatInt(t.ID, 10), t.Name, string(t.Scope), t.Created.Local().Format(time.DateOnly), until, used, t.Remote,
+		})
 	}
 	return table(w, rows)
 }
@@ -59,7 +61,8 @@ func printTokens(w io.Writer, handle string, tokens []users.Token, now time.Time
 func newUserRevokeTokens(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke-tokens HANDLE", Short: "Revoke all access tokens of a person",
-		Long:              "Revoke all access tokens of a person at once: programs that use them are\nrefused from then on. The person can make new ones; to keep them out, suspend\nthe account.",
+		Long: "Revoke all access tokens of a person at once: programs that use them are\nrefused from then " +
+			"on. The person can make new ones; to keep them out, suspend\nthe account.",
 		Example:           "  sudo gpulab user revoke-tokens ada",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeHandles,
@@ -103,5 +106,7 @@ func (l *appliance) RevokeUserTokens(ctx context.Context, handle string) (int, e
 	if err != nil || n == 0 {
 		return n, err
 	}
-	return n, l.people.Audit(ctx, users.Entry{Actor: "root", Action: "token.revoke", Target: u.Handle, Detail: fmt.Sprintf("all of them, %d", n)})
+	return n, l.people.Audit(ctx, users.Entry{
+		Actor: "root", Action: "token.revoke", Target: u.Handle, Detail: fmt.Sprintf("all of them, %d", n),
+	})
 }

@@ -88,7 +88,8 @@ func (l *appliance) RemoveUser(ctx context.Context, handle string, purge bool) (
 		}
 		l.audit(ctx, "user.remove", who.Handle)
 	case !purge:
-		return ctl.Removal{}, fmt.Errorf("%s is removed already and can be brought back until %s; --purge deletes account and home now",
+		return ctl.Removal{}, fmt.Errorf("%s is removed already and can be brought back until %s; --purge deletes account "+
+			"and home now",
 			who.Handle, who.Purge.Local().Format("2 January 2006"))
 	}
 	removal := ctl.Removal{Handle: who.Handle, Home: filepath.Join(l.homesDir(), strconv.FormatInt(who.ID, 10))}

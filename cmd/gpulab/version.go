@@ -44,7 +44,8 @@ func newVersion(a *app) *cobra.Command {
 func printVersion(w io.Writer, v versions) error {
 	_, err := fmt.Fprintln(w, "gpulab", v.Version.Version)
 	if err == nil && v.InUse != "" {
-		_, err = fmt.Fprintf(w, "The lab on this machine runs gpulab %s since a rollback; `gpulab rollback` leads forth again.\n", v.InUse)
+		_, err = fmt.Fprintf(w, "The lab on this machine runs gpulab %s since a rollback; `gpulab rollback` leads forth "+
+			"again.\n", v.InUse)
 	}
 	return err
 }

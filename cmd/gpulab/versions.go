@@ -32,9 +32,13 @@ func (l *appliance) noteVersion(ctx context.Context) error {
 	was, wasSince, _ := strings.Cut(told, " ")
 	switch {
 	case since != "" && since != wasSince:
-		err = l.people.Audit(ctx, users.Entry{Actor: "root", Action: "gpulab.rollback", Target: version.Version, Detail: "from " + u.From})
+		err = l.people.Audit(ctx, users.Entry{
+			Actor: "root", Action: "gpulab.rollback", Target: version.Version, Detail: "from " + u.From,
+		})
 	case was != "" && was != version.Version:
-		err = l.people.Audit(ctx, users.Entry{Actor: "system", Action: "gpulab.upgrade", Target: version.Version, Detail: "from " + was})
+		err = l.people.Audit(ctx, users.Entry{
+			Actor: "system", Action: "gpulab.upgrade", Target: version.Version, Detail: "from " + was,
+		})
 	}
 	if err != nil {
 		return err

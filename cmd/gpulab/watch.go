@@ -117,7 +117,9 @@ func processRows(snapshots []gpu.Snapshot) [][]string {
 				if p.MemoryUsed != nil {
 					used = units.Bytes(*p.MemoryUsed)
 				}
-				rows = append(rows, []string{where, whoRuns(p), fmt.Sprint(p.PID), unit(p.SMUtilization, "%.0f %%"), used, visibly(p.Name)})
+				rows = append(rows, []string{
+					where, whoRuns(p), fmt.Sprint(p.PID), unit(p.SMUtilization, "%.0f %%"), used, visibly(p.Name),
+				})
 			}
 		}
 	}

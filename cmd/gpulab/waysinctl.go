@@ -21,7 +21,8 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 	if n.Days < 1 || ttl > users.MaxInvitationTTL {
 		ttl = -1 // refused with the sentence that says what is possible
 	}
-	invitation, token, err := l.people.Invite(ctx, users.Root(), users.NewInvitation{Role: n.Role, Group: n.Group, Note: n.Note, Uses: n.Uses, TTL: ttl, Emails: n.Emails})
+	invitation, token, err := l.people.Invite(ctx, users.Root(),
+		users.NewInvitation{Role: n.Role, Group: n.Group, Note: n.Note, Uses: n.Uses, TTL: ttl, Emails: n.Emails})
 	if err != nil {
 		return ctl.Invited{}, err
 	}
@@ -33,7 +34,8 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 func (l *appliance) RevokeInvitation(ctx context.Context, id int64) (users.Invitation, error) {
 	invitation, err := l.people.RevokeInvitation(ctx, users.Root(), id)
 	if err == nil {
-		l.auditDetail(ctx, "invitation.revoke", strconv.FormatInt(id, 10), users.RoleDetail(invitation.Role, invitation.Group))
+		l.auditDetail(ctx, "invitation.revoke", strconv.FormatInt(id, 10),
+			users.RoleDetail(invitation.Role, invitation.Group))
 	}
 	return invitation, err
 }

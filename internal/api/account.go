@@ -106,31 +106,50 @@ type IDInput struct {
 }
 
 func (s *Server) addAccount() {
-	add(s, Operation{Method: "GET", Path: "/me", ID: "getMe", Need: users.ActionOwnAccount, tag: "account", summary: "Whose token this is, and what it may do"}, s.getMe)
-	add(s, Operation{Method: "PATCH", Path: "/me", ID: "changeMe", Need: users.ActionOwnAccount, tag: "account", summary: "Change your shown name or e-mail address"}, s.changeMe)
-	add(s, Operation{Method: "POST", Path: "/me/password", ID: "changePassword", Need: users.ActionOwnAccount, tag: "account", summary: "Change your password",
+	add(s, Operation{Method: "GET", Path: "/me", ID: "getMe", Need: users.ActionOwnAccount, tag: "account",
+		summary: "Whose token this is, and what it may do"}, s.getMe)
+	add(s, Operation{Method: "PATCH", Path: "/me", ID: "changeMe", Need: users.ActionOwnAccount, tag: "account",
+		summary: "Change your shown name or e-mail address"}, s.changeMe)
+	add(s, Operation{Method: "POST", Path: "/me/password", ID: "changePassword", Need: users.ActionOwnAccount,
+		tag: "account", summary: "Change your password",
 		description: "Every browser is signed out; tokens stay.", status: http.StatusNoContent}, s.changePassword)
-	add(s, Operation{Method: "GET", Path: "/me/quotas", ID: "listMyQuotas", Need: users.ActionOwnAccount, tag: "account", summary: "Your quotas, why they hold, and how much is used"},
+	add(s, Operation{
+		Method: "GET", Path: "/me/quotas", ID: "listMyQuotas", Need: users.ActionOwnAccount, tag: "account",
+		summary: "Your quotas, why they hold, and how much is used",
+	},
 		func(ctx context.Context, c *call, _ *noInput) (*body[QuotaList], error) {
 			return s.quotasOf(ctx, c, c.user)
 		})
-	add(s, Operation{Method: "GET", Path: "/me/use", ID: "listMyUse", Need: users.ActionOwnAccount, tag: "account", summary: "How much of the GPUs you had"}, s.myUse)
+	add(s, Operation{Method: "GET", Path: "/me/use", ID: "listMyUse", Need: users.ActionOwnAccount, tag: "account",
+		summary: "How much of the GPUs you had"}, s.myUse)
 
-	add(s, Operation{Method: "GET", Path: "/me/tokens", ID: "listMyTokens", Need: users.ActionOwnAccount, tag: "sign-in", summary: "Your access tokens"}, s.myTokens)
-	add(s, Operation{Method: "DELETE", Path: "/me/tokens/{id}", ID: "revokeMyToken", Need: users.ActionOwnAccount, tag: "sign-in", summary: "Revoke one of your access tokens"}, s.revokeToken)
-	add(s, Operation{Method: "DELETE", Path: "/me/token", ID: "revokeThisToken", anyToken: true, Need: public, tag: "sign-in", summary: "Revoke the token that asks",
+	add(s, Operation{Method: "GET", Path: "/me/tokens", ID: "listMyTokens", Need: users.ActionOwnAccount, tag: "sign-in",
+		summary: "Your access tokens"}, s.myTokens)
+	add(s, Operation{Method: "DELETE", Path: "/me/tokens/{id}", ID: "revokeMyToken", Need: users.ActionOwnAccount,
+		tag: "sign-in", summary: "Revoke one of your access tokens"}, s.revokeToken)
+	add(s, Operation{Method: "DELETE", Path: "/me/token", ID: "revokeThisToken", anyToken: true, Need: public,
+		tag: "sign-in", summary: "Revoke the token that asks",
 		description: "Any token may end itself, whatever its scope.", also: []int{http.StatusNotFound}}, s.revokeThisToken)
-	add(s, Operation{Method: "POST", Path: "/tokens", ID: "createToken", Need: public, tag: "sign-in", summary: "Make an access token with your password",
-		description: "A token makes no other: this asks for the password, and limits wrong ones as the sign-in page does. Programs that people run should ask for /device instead, so that nobody types a password into them.",
-		status:      http.StatusCreated, also: []int{http.StatusForbidden, conflict, http.StatusNotFound, http.StatusServiceUnavailable}}, s.createToken)
+	add(s, Operation{Method: "POST", Path: "/tokens", ID: "createToken", Need: public, tag: "sign-in",
+		summary: "Make an access token with your password",
+		description: "A token makes no other: this asks for the password, and limits wrong ones as the sign-in page does. " +
+			"Programs that people run should ask for /device instead, so that nobody types a password into them.",
+		status: http.StatusCreated, also: []int{http.StatusForbidden, conflict, http.StatusNotFound,
+			http.StatusServiceUnavailable}}, s.createToken)
 
-	add(s, Operation{Method: "GET", Path: "/me/sessions", ID: "listMySessions", Need: users.ActionOwnAccount, tag: "sign-in", summary: "The browsers that you are signed in with"}, s.mySessions)
-	add(s, Operation{Method: "DELETE", Path: "/me/sessions/{id}", ID: "endMySession", Need: users.ActionOwnAccount, tag: "sign-in", summary: "Sign one of your browsers out"}, s.endSession)
-	add(s, Operation{Method: "DELETE", Path: "/me/sessions", ID: "endMySessions", Need: users.ActionOwnAccount, tag: "sign-in", summary: "Sign all of your browsers out"}, s.endSessions)
+	add(s, Operation{Method: "GET", Path: "/me/sessions", ID: "listMySessions", Need: users.ActionOwnAccount,
+		tag: "sign-in", summary: "The browsers that you are signed in with"}, s.mySessions)
+	add(s, Operation{Method: "DELETE", Path: "/me/sessions/{id}", ID: "endMySession", Need: users.ActionOwnAccount,
+		tag: "sign-in", summary: "Sign one of your browsers out"}, s.endSession)
+	add(s, Operation{Method: "DELETE", Path: "/me/sessions", ID: "endMySessions", Need: users.ActionOwnAccount,
+		tag: "sign-in", summary: "Sign all of your browsers out"}, s.endSessions)
 }
 
 func tokenInfo(t users.Token, current int64) TokenInfo {
-	return TokenInfo{ID: t.ID, Name: t.Name, Scope: string(t.Scope), Created: t.Created, Expires: t.Expires, LastUsed: t.LastUsed, Remote: t.Remote, Current: t.ID == current}
+	return TokenInfo{
+		ID: t.ID, Name: t.Name, Scope: string(t.Scope), Created: t.Created, Expires: t.Expires, LastUsed: t.LastUsed,
+		Remote: t.Remote, Current: t.ID == current,
+	}
 }
 
 func (s *Server) getMe(ctx context.Context, c *call, _ *noInput) (*body[Me], error) {
@@ -138,7 +157,8 @@ func (s *Server) getMe(ctx context.Context, c *call, _ *noInput) (*body[Me], err
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(Me{Handle: c.user.Handle, Name: c.user.Name, Email: c.user.Email, Role: string(c.user.Role), UID: c.user.UID,
+	return answerWith(Me{Handle: c.user.Handle, Name: c.user.Name, Email: c.user.Email, Role: string(c.user.Role),
+		UID:    c.user.UID,
 		Groups: inGroups(groups), Token: tokenInfo(c.token, c.token.ID)})
 }
 
@@ -205,8 +225,10 @@ func (s *Server) quotasOf(ctx context.Context, c *call, of users.User) (*body[Qu
 }
 
 func quotaLimit(l quota.Limit, of users.User, reader int64) QuotaLimit {
-	return QuotaLimit{Kind: string(l.Kind), Model: l.Model, What: l.What(), Value: l.Value, Used: l.Used, ValueText: l.Kind.Format(l.Value),
-		UsedText: l.Kind.Format(l.Used), From: l.From.String(), Why: l.Why(of, reader), Kept: l.How(), Extra: l.Extra, Until: given(l.Until), Frees: given(l.Frees)}
+	return QuotaLimit{Kind: string(l.Kind), Model: l.Model, What: l.What(), Value: l.Value, Used: l.Used,
+		ValueText: l.Kind.Format(l.Value),
+		UsedText:  l.Kind.Format(l.Used), From: l.From.String(), Why: l.Why(of, reader), Kept: l.How(), Extra: l.Extra,
+		Until: given(l.Until), Frees: given(l.Frees)}
 }
 
 // given is a time, nil for none.
@@ -222,7 +244,8 @@ func (s *Server) myUse(ctx context.Context, c *call, in *UseInput) (*body[UseLis
 }
 
 // useSince reads the ledger for some days; handle is whose rows, "" for everybody's that show lets through.
-func (s *Server) useSince(ctx context.Context, in *UseInput, handle string, show func(history.Usage) bool) (*body[UseList], error) {
+func (s *Server) useSince(ctx context.Context, in *UseInput, handle string,
+	show func(history.Usage) bool) (*body[UseList], error) {
 	now := s.now()
 	y, m, d := now.Date()
 	list := UseList{From: time.Date(y, m, d+1-in.Days, 0, 0, 0, 0, now.Location()), Rows: []history.Usage{}}
@@ -278,7 +301,8 @@ func (s *Server) createToken(ctx context.Context, c *call, in *createTokenInput)
 	if err != nil {
 		return nil, err
 	}
-	secret, made, err := s.cfg.Users.CreateToken(ctx, user.ID, users.NewToken{Name: in.Body.Name, Scope: users.TokenScope(in.Body.Scope), Days: in.Body.Days})
+	secret, made, err := s.cfg.Users.CreateToken(ctx, user.ID,
+		users.NewToken{Name: in.Body.Name, Scope: users.TokenScope(in.Body.Scope), Days: in.Body.Days})
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +318,9 @@ func (s *Server) mySessions(ctx context.Context, c *call, _ *noInput) (*body[Ses
 	}
 	list := SessionList{Sessions: []SessionInfo{}}
 	for _, i := range sessions {
-		list.Sessions = append(list.Sessions, SessionInfo{ID: i.ID, UserAgent: i.UserAgent, Remote: i.Remote, Created: i.Created, LastSeen: i.LastSeen})
+		list.Sessions = append(list.Sessions, SessionInfo{
+			ID: i.ID, UserAgent: i.UserAgent, Remote: i.Remote, Created: i.Created, LastSeen: i.LastSeen,
+		})
 	}
 	return answerWith(list)
 }

@@ -1,11 +1,11 @@
-// Package api is gpulab's HTTP API: everything that people can do on the pages, as JSON under /api/v1, for programs that
-// show an access token. Package huma reads requests into the types of this package, checks them, and describes them in
-// OpenAPI; what is done is done by the same services as on the pages, allowed by the same policy and recorded in the same
-// audit log.
+// Package api is gpulab's HTTP API: everything that people can do on the pages, as JSON under /api/v1, for programs
+// that show an access token. Package huma reads requests into the types of this package, checks them, and describes
+// them in OpenAPI; what is done is done by the same services as on the pages, allowed by the same policy and recorded
+// in the same audit log.
 //
 // A token is the only way in: a browser's session counts for nothing here, so that no page of another site can act in
-// somebody's name. Each operation says in its entry of the table which permission it needs; one function checks it. What
-// goes wrong is answered as problem details (RFC 9457): what happened, and what to do next.
+// somebody's name. Each operation says in its entry of the table which permission it needs; one function checks it.
+// What goes wrong is answered as problem details (RFC 9457): what happened, and what to do next.
 //
 // Only cmd/gpulab may import api.
 package api
@@ -89,7 +89,8 @@ type Users interface {
 	Approve(ctx context.Context, id int64, role users.Role, group string) (users.User, error)
 	Decline(ctx context.Context, id int64) (users.SignUp, error)
 	PlanImport(ctx context.Context, text []byte, options users.ImportOptions) (users.ImportPlan, error)
-	Import(ctx context.Context, who users.Entry, text []byte, options users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
+	Import(ctx context.Context, who users.Entry, text []byte,
+		options users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
 
 	Audit(ctx context.Context, entry users.Entry) error
 	AuditEntries(ctx context.Context, filter users.AuditFilter) ([]users.Entry, error)
@@ -224,9 +225,12 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Mail == nil || cfg.Snapshots == nil || cfg.Status == nil ||
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil ||
+		cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Mail == nil || cfg.Snapshots == nil ||
+		cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
-		return nil, errors.New("api: NotebooksAt, Users, Notebooks, History, Quotas, Storage, Machines, Environments, Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
+		return nil, errors.New("api: NotebooksAt, Users, Notebooks, History, Quotas, Storage, Machines, Environments, " +
+			"Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"
@@ -286,8 +290,10 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 // config is huma's, without its pages: they load scripts from elsewhere.
 func (s *Server) config() huma.Config {
 	config := huma.DefaultConfig("gpulab", version.Version)
-	config.Info.Description = "Everything that people can do on the pages of a gpulab lab. Ask with an access token, which the page of your account " +
-		"or `gpulab login` makes: `Authorization: Bearer gpulab_…`. What goes wrong is answered as problem details (RFC 9457)."
+	config.Info.Description = "Everything that people can do on the pages of a gpulab lab. Ask with an access token, " +
+		"which the page of your account " +
+		"or `gpulab login` makes: `Authorization: Bearer gpulab_…`. What goes wrong is answered as problem details " +
+		"(RFC 9457)."
 	config.Tags = tags
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no links to schemas in every answer
@@ -362,7 +368,8 @@ func (s *Server) addRest(mux *http.ServeMux) {
 		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, problem(http.StatusNotFound, "There is no such thing in the API", "The address may be mistyped. "+Prefix+"/openapi.json lists what there is."))
+		writeProblem(w, problem(http.StatusNotFound, "There is no such thing in the API",
+			"The address may be mistyped. "+Prefix+"/openapi.json lists what there is."))
 	})
 }
 

@@ -47,7 +47,10 @@ type AuditFilter struct {
 }
 
 func (f AuditFilter) filter() users.AuditFilter {
-	return users.AuditFilter{Person: strings.TrimSpace(f.Person), Action: strings.TrimSpace(f.Action), Remote: strings.TrimSpace(f.Address), Since: f.Since, Until: f.Until}
+	return users.AuditFilter{
+		Person: strings.TrimSpace(f.Person), Action: strings.TrimSpace(f.Action), Remote: strings.TrimSpace(f.Address),
+		Since: f.Since, Until: f.Until,
+	}
 }
 
 type auditPage struct {
@@ -63,12 +66,16 @@ type exportInput struct {
 }
 
 func (s *Server) addAudit() {
-	add(s, Operation{Method: "GET", Path: "/audit", ID: "listAudit", Need: users.ActionSeeAudit, tag: "audit", summary: "The audit log, filtered, the newest first"}, s.listAudit)
-	add(s, Operation{Method: "POST", Path: "/audit/export", ID: "exportAudit", Need: users.ActionSeeAudit, tag: "audit", summary: "Export the audit log as a file",
-		description: "The oldest first. That somebody exports is itself recorded. JSON is what `gpulab audit verify --file` checks."}, s.exportAudit)
+	add(s, Operation{Method: "GET", Path: "/audit", ID: "listAudit", Need: users.ActionSeeAudit, tag: "audit",
+		summary: "The audit log, filtered, the newest first"}, s.listAudit)
+	add(s, Operation{Method: "POST", Path: "/audit/export", ID: "exportAudit", Need: users.ActionSeeAudit, tag: "audit",
+		summary: "Export the audit log as a file",
+		description: "The oldest first. That somebody exports is itself recorded. JSON is what `gpulab audit verify " +
+			"--file` checks."}, s.exportAudit)
 	export := s.api.OpenAPI().Paths["/audit/export"].Post
 	export.Responses["200"] = &huma.Response{Description: "The log", Content: map[string]*huma.MediaType{
-		"text/csv": {Schema: &huma.Schema{Type: huma.TypeString}}, "application/json": {Schema: &huma.Schema{Type: huma.TypeObject}},
+		"text/csv":         {Schema: &huma.Schema{Type: huma.TypeString}},
+		"application/json": {Schema: &huma.Schema{Type: huma.TypeObject}},
 	}}
 }
 
@@ -86,8 +93,9 @@ func (s *Server) listAudit(ctx context.Context, c *call, in *auditInput) (*audit
 	}
 	for i := range entries {
 		e := &entries[i]
-		out.Body.Entries = append(out.Body.Entries, AuditEntry{ID: e.ID, At: e.At, Actor: e.Actor, Action: e.Action, Words: users.AuditWords(e.Action),
-			Target: e.Target, Detail: e.Detail, Remote: e.Remote, Prev: e.Prev.String(), Hash: e.Hash.String()})
+		out.Body.Entries = append(out.Body.Entries,
+			AuditEntry{ID: e.ID, At: e.At, Actor: e.Actor, Action: e.Action, Words: users.AuditWords(e.Action),
+				Target: e.Target, Detail: e.Detail, Remote: e.Remote, Prev: e.Prev.String(), Hash: e.Hash.String()})
 	}
 	return &out, nil
 }
@@ -96,14 +104,16 @@ func (s *Server) listAudit(ctx context.Context, c *call, in *auditInput) (*audit
 // export itself.
 func (s *Server) exportAudit(ctx context.Context, c *call, in *exportInput) (*huma.StreamResponse, error) {
 	filter, format := in.Body.filter(), users.AuditFormat(in.Body.Format)
-	kind := map[users.AuditFormat]string{users.AuditCSV: "text/csv; charset=utf-8", users.AuditJSON: "application/json"}[format]
+	kind := map[users.AuditFormat]string{users.AuditCSV: "text/csv; charset=utf-8",
+		users.AuditJSON: "application/json"}[format]
 	s.audit(ctx, c, "audit.export", "", string(format)+filter.Words())
 	return &huma.StreamResponse{Body: func(to huma.Context) {
 		// The server's limit for a request to arrive would cut a long answer off.
 		_, w := humago.Unwrap(to)
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		to.SetHeader("Content-Type", kind)
-		to.SetHeader("Content-Disposition", `attachment; filename="gpulab-audit-`+s.now().Format(time.DateOnly)+"."+string(format)+`"`)
+		to.SetHeader("Content-Disposition", `attachment; filename="gpulab-audit-`+s.now().Format(time.DateOnly)+"."+
+			string(format)+`"`)
 		if err := s.cfg.Users.ExportAudit(ctx, to.BodyWriter(), format, filter); err != nil {
 			if ctx.Err() == nil {
 				s.cfg.Log.Error("audit export broke off", "error", err)

@@ -104,7 +104,8 @@ func bearer(r *http.Request) (string, error) {
 	}
 	scheme, secret, _ := strings.Cut(shown[0], " ")
 	if len(shown) > 1 || !strings.EqualFold(scheme, "Bearer") {
-		return "", &users.Error{Kind: users.ErrTokenRefused, Text: "The API takes access tokens only, sent once as “Authorization: Bearer gpulab_…”."}
+		return "", &users.Error{Kind: users.ErrTokenRefused, Text: "The API takes access tokens only, sent once as " +
+			"“Authorization: Bearer gpulab_…”."}
 	}
 	return strings.TrimSpace(secret), nil
 }
@@ -126,7 +127,8 @@ func knownParameters(query url.Values, o *huma.Operation) error {
 		return nil
 	}
 	slices.Sort(wrong)
-	return problem(http.StatusUnprocessableEntity, "The request does not fit", wrong[0]+" See "+Prefix+"/openapi.json for what there is.")
+	return problem(http.StatusUnprocessableEntity, "The request does not fit",
+		wrong[0]+" See "+Prefix+"/openapi.json for what there is.")
 }
 
 func mayBeEmpty(s *huma.Schema) bool {

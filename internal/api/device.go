@@ -53,10 +53,14 @@ type deviceAnswer struct {
 }
 
 func (s *Server) addDevice() {
-	add(s, Operation{Method: "POST", Path: "/device", ID: "askDevice", Need: public, tag: "sign-in", summary: "Ask for a token that somebody confirms in the browser",
-		description: "In the spirit of RFC 8628. Show the person verificationUriComplete and userCode, then ask /device/token until they have decided.", status: http.StatusCreated},
+	add(s, Operation{Method: "POST", Path: "/device", ID: "askDevice", Need: public, tag: "sign-in",
+		summary: "Ask for a token that somebody confirms in the browser",
+		description: "In the spirit of RFC 8628. Show the person verificationUriComplete and userCode, then ask " +
+			"/device/token until they have decided.", status: http.StatusCreated},
 		func(ctx context.Context, c *call, in *deviceAskInput) (*body[DeviceCode], error) {
-			made, err := s.cfg.Users.AskDevice(ctx, users.DeviceAsk{Client: in.Body.Client, Scope: users.TokenScope(in.Body.Scope), Days: in.Body.Days, Remote: c.remote})
+			made, err := s.cfg.Users.AskDevice(ctx, users.DeviceAsk{
+				Client: in.Body.Client, Scope: users.TokenScope(in.Body.Scope), Days: in.Body.Days, Remote: c.remote,
+			})
 			if err != nil {
 				return nil, err
 			}
@@ -64,18 +68,22 @@ func (s *Server) addDevice() {
 				VerificationURIComplete: c.page("/device?code=" + url.QueryEscape(made.UserCode)),
 				ExpiresIn:               int(users.DeviceTTL.Seconds()), Interval: int(users.DeviceInterval.Seconds())})
 		})
-	add(s, Operation{Method: "POST", Path: "/device/token", ID: "getDeviceToken", Need: public, tag: "sign-in", summary: "Get the token once somebody has confirmed",
-		description: "202 while nobody has decided; 403 if it was denied; 410 if it is over; 429 for a program that does not wait.",
-		also:        []int{http.StatusForbidden, gone, conflict, http.StatusNotFound}},
+	add(s, Operation{Method: "POST", Path: "/device/token", ID: "getDeviceToken", Need: public, tag: "sign-in",
+		summary: "Get the token once somebody has confirmed",
+		description: "202 while nobody has decided; 403 if it was denied; 410 if it is over; 429 for a program that does " +
+			"not wait.",
+		also: []int{http.StatusForbidden, gone, conflict, http.StatusNotFound}},
 		func(ctx context.Context, c *call, in *deviceTokenInput) (*deviceAnswer, error) {
 			secret, token, user, err := s.cfg.Users.DeviceToken(ctx, in.Body.DeviceCode, c.remote)
 			if errors.Is(err, users.ErrDevicePending) {
-				return &deviceAnswer{http.StatusAccepted, DeviceAnswer{State: "pending", Interval: int(users.DeviceInterval.Seconds())}}, nil
+				return &deviceAnswer{http.StatusAccepted,
+					DeviceAnswer{State: "pending", Interval: int(users.DeviceInterval.Seconds())}}, nil
 			}
 			if err != nil {
 				return nil, err
 			}
-			return &deviceAnswer{http.StatusOK, DeviceAnswer{State: "approved", Token: secret, Scope: string(token.Scope), Handle: user.Handle, Expires: &token.Expires}}, nil
+			return &deviceAnswer{http.StatusOK, DeviceAnswer{State: "approved", Token: secret, Scope: string(token.Scope),
+				Handle: user.Handle, Expires: &token.Expires}}, nil
 		})
 	poll := s.api.OpenAPI().Paths["/device/token"].Post
 	poll.Responses["202"] = &huma.Response{Description: "Nobody has decided yet", Content: poll.Responses["200"].Content}

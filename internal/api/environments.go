@@ -145,36 +145,58 @@ const maxEnvironmentBody = 3 << 20
 
 func (s *Server) addEnvironments() {
 	const tag = "environments"
-	add(s, Operation{Method: "GET", Path: "/environments", ID: "listEnvironments", Need: users.ActionSee, tag: tag, summary: "The environments that all notebooks share"}, s.listEnvironments)
-	add(s, Operation{Method: "POST", Path: "/environments", ID: "createEnvironment", Need: users.ActionManageEnvironments, tag: tag, summary: "Build an environment",
-		description: "It goes on by itself; getEnvironmentBuild tells how far it is. One is built at a time.", status: http.StatusAccepted, also: []int{conflict, http.StatusNotFound}, maxBody: maxEnvironmentBody}, s.createEnvironment)
-	add(s, Operation{Method: "GET", Path: "/environments/{name}/{version}", ID: "getEnvironment", Need: users.ActionSee, tag: tag, summary: "One environment, with its packages"}, s.getEnvironment)
-	add(s, Operation{Method: "DELETE", Path: "/environments/{name}/{version}", ID: "removeEnvironment", Need: users.ActionManageEnvironments, tag: tag, summary: "Remove an environment",
-		description: "One that is in use stays, unless force is said. Kernels that people made on top of it stop working.", also: []int{conflict}}, s.removeEnvironment)
-	add(s, Operation{Method: "GET", Path: "/environments/{name}/{version}/lock", ID: "getEnvironmentLock", Need: users.ActionSee, tag: tag, summary: "What an environment was built from"}, s.getEnvironmentLock)
-	add(s, Operation{Method: "GET", Path: "/environments/{name}/{version}/file", ID: "exportEnvironment", Need: users.ActionManageEnvironments, tag: tag, summary: "An environment as one file, for another lab"}, s.exportEnvironment)
-	s.api.OpenAPI().Paths["/environments/{name}/{version}/file"].Get.Responses["200"] = &huma.Response{Description: "The file", Content: map[string]*huma.MediaType{
-		environmentFile: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
-	}}
-	add(s, Operation{Method: "POST", Path: "/environment-files", ID: "importEnvironment", Need: users.ActionManageEnvironments, tag: tag, summary: "Bring in an environment from a file",
-		description: "The body is a file of exportEnvironment or `gpulab env export`, of any size. One that is broken or only half sent leaves nothing behind.", status: http.StatusCreated, also: []int{conflict}}, s.importEnvironment)
-	s.api.OpenAPI().Paths["/environment-files"].Post.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		environmentFile: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
-	}}
-	add(s, Operation{Method: "GET", Path: "/environment-catalogue", ID: "listEnvironmentOffers", Need: users.ActionSee, tag: tag, summary: "What can be built without writing anything"}, s.listEnvironmentOffers)
-	add(s, Operation{Method: "GET", Path: "/environment-build", ID: "getEnvironmentBuild", Need: users.ActionSee, tag: tag, summary: "The build that is under way, or was the last; waits for a change where asked to"}, s.getEnvironmentBuild)
-	add(s, Operation{Method: "DELETE", Path: "/environment-build", ID: "cancelEnvironmentBuild", Need: users.ActionManageEnvironments, tag: tag, summary: "End the build that is under way",
-		description: "Nothing of it is left then. Where nothing is being built, all is as was wanted."}, s.cancelEnvironmentBuild)
-	add(s, Operation{Method: "PUT", Path: "/environment-default", ID: "setDefaultEnvironment", Need: users.ActionManageEnvironments, tag: tag, summary: "Choose what new notebooks begin with",
-		description: "Servers that run take it over at their next start.", also: []int{conflict, http.StatusNotFound}}, s.setDefaultEnvironment)
+	add(s, Operation{Method: "GET", Path: "/environments", ID: "listEnvironments", Need: users.ActionSee, tag: tag,
+		summary: "The environments that all notebooks share"}, s.listEnvironments)
+	add(s, Operation{Method: "POST", Path: "/environments", ID: "createEnvironment", Need: users.ActionManageEnvironments,
+		tag: tag, summary: "Build an environment",
+		description: "It goes on by itself; getEnvironmentBuild tells how far it is. One is built at a time.",
+		status:      http.StatusAccepted, also: []int{conflict, http.StatusNotFound}, maxBody: maxEnvironmentBody},
+		s.createEnvironment)
+	add(s, Operation{Method: "GET", Path: "/environments/{name}/{version}", ID: "getEnvironment", Need: users.ActionSee,
+		tag: tag, summary: "One environment, with its packages"}, s.getEnvironment)
+	add(s, Operation{Method: "DELETE", Path: "/environments/{name}/{version}", ID: "removeEnvironment",
+		Need: users.ActionManageEnvironments, tag: tag, summary: "Remove an environment",
+		description: "One that is in use stays, unless force is said. Kernels that people made on top of it stop working.",
+		also:        []int{conflict}}, s.removeEnvironment)
+	add(s, Operation{Method: "GET", Path: "/environments/{name}/{version}/lock", ID: "getEnvironmentLock",
+		Need: users.ActionSee, tag: tag, summary: "What an environment was built from"}, s.getEnvironmentLock)
+	add(s, Operation{Method: "GET", Path: "/environments/{name}/{version}/file", ID: "exportEnvironment",
+		Need: users.ActionManageEnvironments, tag: tag, summary: "An environment as one file, for another lab"},
+		s.exportEnvironment)
+	s.api.OpenAPI().Paths["/environments/{name}/{version}/file"].Get.Responses["200"] =
+		&huma.Response{Description: "The file", Content: map[string]*huma.MediaType{
+			environmentFile: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+		}}
+	add(s, Operation{Method: "POST", Path: "/environment-files", ID: "importEnvironment",
+		Need: users.ActionManageEnvironments, tag: tag, summary: "Bring in an environment from a file",
+		description: "The body is a file of exportEnvironment or `gpulab env export`, of any size. One that is broken or " +
+			"only half sent leaves nothing behind.", status: http.StatusCreated, also: []int{conflict}}, s.importEnvironment)
+	s.api.OpenAPI().Paths["/environment-files"].Post.RequestBody = &huma.RequestBody{Required: true,
+		Content: map[string]*huma.MediaType{
+			environmentFile: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+		}}
+	add(s, Operation{Method: "GET", Path: "/environment-catalogue", ID: "listEnvironmentOffers", Need: users.ActionSee,
+		tag: tag, summary: "What can be built without writing anything"}, s.listEnvironmentOffers)
+	add(s, Operation{Method: "GET", Path: "/environment-build", ID: "getEnvironmentBuild", Need: users.ActionSee, tag: tag,
+		summary: "The build that is under way, or was the last; waits for a change where asked to"}, s.getEnvironmentBuild)
+	add(s, Operation{Method: "DELETE", Path: "/environment-build", ID: "cancelEnvironmentBuild",
+		Need: users.ActionManageEnvironments, tag: tag, summary: "End the build that is under way",
+		description: "Nothing of it is left then. Where nothing is being built, all is as was wanted."},
+		s.cancelEnvironmentBuild)
+	add(s, Operation{Method: "PUT", Path: "/environment-default", ID: "setDefaultEnvironment",
+		Need: users.ActionManageEnvironments, tag: tag, summary: "Choose what new notebooks begin with",
+		description: "Servers that run take it over at their next start.", also: []int{conflict, http.StatusNotFound}},
+		s.setDefaultEnvironment)
 }
 
 // environmentFile is the media type of a file that holds one.
 const environmentFile = "application/octet-stream"
 
 func (s *Server) environmentOf(c *call, e *ctl.EnvironmentState) Environment {
-	out := Environment{Name: e.Name, Version: e.Version, Title: e.Title, Kernel: e.Kernel(), Path: e.Environment.Path(), Python: e.Python, CUDA: e.CUDA, Obstacle: e.Obstacle,
-		Size: e.Size, Packages: len(e.Packages), Default: e.Default, InUse: len(e.Users), Missing: e.Missing, Built: e.Built, Lock: e.LockSHA256, Page: c.page("/environments/" + e.ID())}
+	out := Environment{Name: e.Name, Version: e.Version, Title: e.Title, Kernel: e.Kernel(), Path: e.Environment.Path(),
+		Python: e.Python, CUDA: e.CUDA, Obstacle: e.Obstacle,
+		Size: e.Size, Packages: len(e.Packages), Default: e.Default, InUse: len(e.Users), Missing: e.Missing, Built: e.Built,
+		Lock: e.LockSHA256, Page: c.page("/environments/" + e.ID())}
 	if !e.HasKernel() {
 		out.Kernel = ""
 	}
@@ -217,7 +239,8 @@ func (s *Server) getEnvironment(ctx context.Context, c *call, in *EnvironmentInp
 	return answerWith(out)
 }
 
-func (s *Server) getEnvironmentLock(ctx context.Context, _ *call, in *EnvironmentInput) (*body[EnvironmentLock], error) {
+func (s *Server) getEnvironmentLock(ctx context.Context, _ *call,
+	in *EnvironmentInput) (*body[EnvironmentLock], error) {
 	lock, err := s.cfg.Environments.Lock(ctx, in.id())
 	if err != nil {
 		return nil, err
@@ -237,11 +260,15 @@ func (s *Server) listEnvironmentOffers(context.Context, *call, *noInput) (*body[
 	return answerWith(out)
 }
 
-func (s *Server) createEnvironment(ctx context.Context, c *call, in *wantedEnvironmentInput) (*body[EnvironmentBuild], error) {
+func (s *Server) createEnvironment(ctx context.Context, c *call,
+	in *wantedEnvironmentInput) (*body[EnvironmentBuild], error) {
 	b := &in.Body
-	w := ctl.WantedEnvironment{Wanted: environments.Wanted{Name: b.Name, Version: b.Version, Title: b.Title, Requirements: b.Requirements, CUDA: b.CUDA, Index: b.Index,
+	w := ctl.WantedEnvironment{Wanted: environments.Wanted{Name: b.Name, Version: b.Version, Title: b.Title,
+		Requirements: b.Requirements, CUDA: b.CUDA, Index: b.Index,
 		ExtraIndexes: b.ExtraIndexes, By: c.user.Handle}, From: b.From, Anyway: b.Anyway}
-	_, err := s.cfg.Environments.Start(ctx, w, func(e environments.Environment) { s.audit(ctx, c, "environment.create", e.ID(), "") })
+	_, err := s.cfg.Environments.Start(ctx, w, func(e environments.Environment) {
+		s.audit(ctx, c, "environment.create", e.ID(), "")
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +280,10 @@ func (s *Server) buildNow(c *call) EnvironmentBuild {
 	b, said := s.cfg.Environments.Building()
 	out := EnvironmentBuild{State: "none"}
 	if b != nil {
-		out = EnvironmentBuild{State: "running", Name: b.Name, Version: b.Version, Step: b.Step, Line: b.Line, Failed: b.Failed, By: b.By, Began: given(b.Began), Ended: given(b.Ended)}
+		out = EnvironmentBuild{
+			State: "running", Name: b.Name, Version: b.Version, Step: b.Step, Line: b.Line, Failed: b.Failed, By: b.By,
+			Began: given(b.Began), Ended: given(b.Ended),
+		}
 		switch {
 		case b.Failed != "":
 			out.State = "failed"

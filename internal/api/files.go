@@ -34,13 +34,17 @@ type FileAccess struct {
 }
 
 func (s *Server) addFiles() {
-	add(s, Operation{Method: "GET", Path: "/files", ID: "getFiles", Need: users.ActionFiles, tag: "files", summary: "Where files are brought in and out over SFTP",
-		description: "Files themselves go over SFTP, which `gpulab cp` speaks, with a token whose scope is files, launch or full."},
+	add(s, Operation{Method: "GET", Path: "/files", ID: "getFiles", Need: users.ActionFiles, tag: "files",
+		summary: "Where files are brought in and out over SFTP",
+		description: "Files themselves go over SFTP, which `gpulab cp` speaks, with a token whose scope is files, launch " +
+			"or full."},
 		func(_ context.Context, c *call, _ *noInput) (*body[FileAccess], error) {
 			door := s.cfg.Files
 			if door == nil {
 				return answerWith(FileAccess{})
 			}
-			return answerWith(FileAccess{Enabled: true, Port: door.Port, User: c.user.Handle, HostKey: door.HostKey, Fingerprint: door.Fingerprint})
+			return answerWith(FileAccess{
+				Enabled: true, Port: door.Port, User: c.user.Handle, HostKey: door.HostKey, Fingerprint: door.Fingerprint,
+			})
 		})
 }

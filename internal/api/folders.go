@@ -72,18 +72,26 @@ type changeFolderInput struct {
 }
 
 func (s *Server) addFolders() {
-	add(s, Operation{Method: "GET", Path: "/folders", ID: "listFolders", Need: users.ActionSeeFolders, tag: "folders", summary: "The shared folders that you see or manage",
+	add(s, Operation{Method: "GET", Path: "/folders", ID: "listFolders", Need: users.ActionSeeFolders, tag: "folders",
+		summary:     "The shared folders that you see or manage",
 		description: "Deleted ones that can come back are listed for those who manage them."}, s.listFolders)
-	add(s, Operation{Method: "POST", Path: "/folders", ID: "createFolder", Need: users.ActionManageFolders, tag: "folders", summary: "Make a shared folder",
-		description: "Leads make group folders and hand-ins for the groups that they lead; admins everything. Notebooks get it when they start.",
-		status:      http.StatusCreated, also: []int{conflict}}, s.createFolder)
-	add(s, Operation{Method: "GET", Path: "/folders/{name}", ID: "getFolder", Need: users.ActionSeeFolders, tag: "folders", summary: "One shared folder"}, s.getFolder)
-	add(s, Operation{Method: "PATCH", Path: "/folders/{name}", ID: "changeFolder", Need: users.ActionManageFolders, tag: "folders", summary: "Change who may use a shared folder",
+	add(s, Operation{Method: "POST", Path: "/folders", ID: "createFolder", Need: users.ActionManageFolders, tag: "folders",
+		summary: "Make a shared folder",
+		description: "Leads make group folders and hand-ins for the groups that they lead; admins everything. Notebooks " +
+			"get it when they start.",
+		status: http.StatusCreated, also: []int{conflict}}, s.createFolder)
+	add(s, Operation{Method: "GET", Path: "/folders/{name}", ID: "getFolder", Need: users.ActionSeeFolders, tag: "folders",
+		summary: "One shared folder"}, s.getFolder)
+	add(s, Operation{Method: "PATCH", Path: "/folders/{name}", ID: "changeFolder", Need: users.ActionManageFolders,
+		tag: "folders", summary: "Change who may use a shared folder",
 		description: "Who loses it, loses the notebooks that have it open, within seconds."}, s.changeFolder)
-	add(s, Operation{Method: "DELETE", Path: "/folders/{name}", ID: "deleteFolder", Need: users.ActionManageFolders, tag: "folders", summary: "Delete a shared folder",
-		description: "Notebooks that have it open end within seconds. It can come back for 30 days; then its files are deleted. Those of a folder of the machine stay.",
-		also:        []int{conflict}}, s.deleteFolder)
-	add(s, Operation{Method: "POST", Path: "/folders/{name}/undelete", ID: "undeleteFolder", Need: users.ActionManageFolders, tag: "folders", summary: "Bring a deleted shared folder back",
+	add(s, Operation{Method: "DELETE", Path: "/folders/{name}", ID: "deleteFolder", Need: users.ActionManageFolders,
+		tag: "folders", summary: "Delete a shared folder",
+		description: "Notebooks that have it open end within seconds. It can come back for 30 days; then its files are " +
+			"deleted. Those of a folder of the machine stay.",
+		also: []int{conflict}}, s.deleteFolder)
+	add(s, Operation{Method: "POST", Path: "/folders/{name}/undelete", ID: "undeleteFolder",
+		Need: users.ActionManageFolders, tag: "folders", summary: "Bring a deleted shared folder back",
 		also: []int{conflict}}, s.undeleteFolder)
 }
 
@@ -96,8 +104,10 @@ func folderSize(size *storage.Size) *FolderSize {
 
 // folderOf is a folder as the caller sees it, who may do in it what may says.
 func folderOf(f *storage.Folder, c *call, may storage.Access) Folder {
-	out := Folder{Name: f.Name, Kind: string(f.Kind), Note: f.Note, Who: f.Who(), Groups: f.Groups, Others: string(f.Others), Yours: string(may),
-		Manage: storage.MayManage(*f, c.user), CreatedBy: f.CreatedBy, Created: f.Created, Deleted: f.Deleted, Purge: f.Purge, Size: folderSize(f.Size)}
+	out := Folder{Name: f.Name, Kind: string(f.Kind), Note: f.Note, Who: f.Who(), Groups: f.Groups,
+		Others: string(f.Others), Yours: string(may),
+		Manage: storage.MayManage(*f, c.user), CreatedBy: f.CreatedBy, Created: f.Created, Deleted: f.Deleted, Purge: f.Purge,
+		Size: folderSize(f.Size)}
 	if f.Kind == storage.Group {
 		out.Guests = string(f.Guests)
 	}
@@ -119,9 +129,10 @@ func (s *Server) listFolders(ctx context.Context, c *call, _ *noInput) (*body[Fo
 	return answerWith(list)
 }
 
-// folder finds the folder a call is about, and what the caller may do in it. Who neither sees nor manages it is not told
-// whether it exists.
-func (s *Server) folder(ctx context.Context, c *call, name string, manages bool) (storage.Folder, storage.Access, error) {
+// folder finds the folder a call is about, and what the caller may do in it. Who neither sees nor manages it is not
+// told whether it exists.
+func (s *Server) folder(ctx context.Context, c *call, name string,
+	manages bool) (storage.Folder, storage.Access, error) {
 	f, err := s.cfg.Storage.Folder(ctx, name)
 	if errors.Is(err, storage.ErrNotFound) && !c.everybody(users.ActionManageFolders) {
 		return f, storage.None, errNoFolder(manages)
@@ -145,7 +156,8 @@ func errNoFolder(manages bool) error {
 	if manages {
 		return errMayNot
 	}
-	return problem(http.StatusForbidden, "This folder is not for you", "There is none of this name, or it is for others. GET /folders lists those that you see.")
+	return problem(http.StatusForbidden, "This folder is not for you",
+		"There is none of this name, or it is for others. GET /folders lists those that you see.")
 }
 
 func (s *Server) getFolder(ctx context.Context, c *call, in *FolderInput) (*body[Folder], error) {
@@ -167,7 +179,8 @@ func (s *Server) folderNow(ctx context.Context, c *call, f *storage.Folder) (*bo
 
 func (s *Server) createFolder(ctx context.Context, c *call, in *newFolderInput) (*body[Folder], error) {
 	b := &in.Body
-	n := storage.NewFolder{Name: b.Name, Kind: storage.Kind(b.Kind), Note: b.Note, Groups: b.Groups, Guests: storage.Access(b.Guests), Others: storage.Access(b.Others),
+	n := storage.NewFolder{Name: b.Name, Kind: storage.Kind(b.Kind), Note: b.Note, Groups: b.Groups,
+		Guests: storage.Access(b.Guests), Others: storage.Access(b.Others),
 		Path: b.Path, By: c.user.Handle}
 	groups, err := s.cfg.Users.Groups(ctx)
 	if err != nil {
@@ -189,8 +202,9 @@ func (s *Server) changeFolder(ctx context.Context, c *call, in *changeFolderInpu
 	if err != nil {
 		return nil, err
 	}
-	changed, err := s.cfg.Storage.SetAccess(ctx, f.Name, storage.Change{Note: in.Body.Note, Groups: slices.Clone(in.Body.Groups),
-		Guests: (*storage.Access)(in.Body.Guests), Others: (*storage.Access)(in.Body.Others)})
+	changed, err := s.cfg.Storage.SetAccess(ctx, f.Name,
+		storage.Change{Note: in.Body.Note, Groups: slices.Clone(in.Body.Groups),
+			Guests: (*storage.Access)(in.Body.Guests), Others: (*storage.Access)(in.Body.Others)})
 	if err != nil {
 		return nil, err
 	}

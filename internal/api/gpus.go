@@ -75,15 +75,22 @@ type lendInput struct {
 }
 
 func (s *Server) addGPUs() {
-	add(s, Operation{Method: "GET", Path: "/gpus", ID: "listGPUs", Need: users.ActionSee, tag: "GPUs", summary: "What every GPU is and does, and who holds it",
+	add(s, Operation{Method: "GET", Path: "/gpus", ID: "listGPUs", Need: users.ActionSee, tag: "GPUs",
+		summary:     "What every GPU is and does, and who holds it",
 		description: "What a GPU does not tell is left out."}, s.listGPUs)
-	add(s, Operation{Method: "GET", Path: "/gpus/{uuid}/history", ID: "getGPUHistory", Need: users.ActionSee, tag: "GPUs", summary: "What a GPU did over time"}, s.gpuHistory)
-	add(s, Operation{Method: "GET", Path: "/gpus/{uuid}/events", ID: "listGPUEvents", Need: users.ActionSee, tag: "GPUs", summary: "Errors of a GPU and times in which it could not be read"}, s.gpuEvents)
-	add(s, Operation{Method: "PUT", Path: "/gpus/{uuid}/lending", ID: "lendGPU", Need: users.ActionManageLab, tag: "GPUs", summary: "Lend a GPU out whoever uses it, or only while it is free"}, s.lendGPU)
-	add(s, Operation{Method: "POST", Path: "/gpu-check", ID: "checkGPU", Need: users.ActionManageLab, tag: "GPUs", summary: "Let a test pod compute on a free GPU",
+	add(s, Operation{Method: "GET", Path: "/gpus/{uuid}/history", ID: "getGPUHistory", Need: users.ActionSee, tag: "GPUs",
+		summary: "What a GPU did over time"}, s.gpuHistory)
+	add(s, Operation{Method: "GET", Path: "/gpus/{uuid}/events", ID: "listGPUEvents", Need: users.ActionSee, tag: "GPUs",
+		summary: "Errors of a GPU and times in which it could not be read"}, s.gpuEvents)
+	add(s, Operation{Method: "PUT", Path: "/gpus/{uuid}/lending", ID: "lendGPU", Need: users.ActionManageLab, tag: "GPUs",
+		summary: "Lend a GPU out whoever uses it, or only while it is free"}, s.lendGPU)
+	add(s, Operation{Method: "POST", Path: "/gpu-check", ID: "checkGPU", Need: users.ActionManageLab, tag: "GPUs",
+		summary:     "Let a test pod compute on a free GPU",
 		description: "Takes some seconds."}, s.checkGPU)
-	add(s, Operation{Method: "GET", Path: "/use", ID: "listUse", Need: users.ActionSeeUse, tag: "GPUs", summary: "Who had how much of the GPUs",
-		description: "Of those whose use you may see: with by=user a row for each, otherwise all of theirs if you see everybody's, or your own."}, s.listUse)
+	add(s, Operation{Method: "GET", Path: "/use", ID: "listUse", Need: users.ActionSeeUse, tag: "GPUs",
+		summary: "Who had how much of the GPUs",
+		description: "Of those whose use you may see: with by=user a row for each, otherwise all of theirs if you see " +
+			"everybody's, or your own."}, s.listUse)
 }
 
 func (s *Server) listGPUs(_ context.Context, c *call, _ *noInput) (*body[GPUList], error) {
@@ -138,9 +145,13 @@ func (s *Server) gpuHistory(ctx context.Context, _ *call, in *historyInput) (*bo
 	if err != nil {
 		return nil, fmt.Errorf("read the history of a GPU: %w", err)
 	}
-	out := GPUHistory{UUID: series.UUID, From: series.From, To: series.To, Step: series.Step.Seconds(), Points: []GPUPoint{}}
+	out := GPUHistory{
+		UUID: series.UUID, From: series.From, To: series.To, Step: series.Step.Seconds(), Points: []GPUPoint{},
+	}
 	for _, p := range series.Points {
-		out.Points = append(out.Points, GPUPoint{p.Time, p.Use, p.UseMax, p.Memory, p.Power, p.PowerMax, p.Temperature, p.SMClock})
+		out.Points = append(out.Points, GPUPoint{
+			p.Time, p.Use, p.UseMax, p.Memory, p.Power, p.PowerMax, p.Temperature, p.SMClock,
+		})
 	}
 	return answerWith(out)
 }

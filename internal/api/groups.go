@@ -64,12 +64,19 @@ type setMemberInput struct {
 }
 
 func (s *Server) addGroups() {
-	add(s, Operation{Method: "GET", Path: "/groups", ID: "listGroups", Need: users.ActionSeePeople, tag: "people", summary: "The groups that you may see"}, s.listGroups)
-	add(s, Operation{Method: "POST", Path: "/groups", ID: "createGroup", Need: users.ActionManageUsers, tag: "people", summary: "Make a group", status: http.StatusCreated, also: []int{conflict}}, s.createGroup)
-	add(s, Operation{Method: "GET", Path: "/groups/{group}", ID: "getGroup", Need: users.ActionSeePeople, tag: "people", summary: "One group with its members"}, s.getGroup)
-	add(s, Operation{Method: "DELETE", Path: "/groups/{group}", ID: "removeGroup", Need: users.ActionManageUsers, tag: "people", summary: "Remove a group; its members stay in the lab"}, s.removeGroup)
-	add(s, Operation{Method: "PUT", Path: "/groups/{group}/members/{handle}", ID: "setMember", Need: users.ActionManageUsers, tag: "people", summary: "Put somebody into a group, or change whether they lead it"}, s.setMember)
-	add(s, Operation{Method: "DELETE", Path: "/groups/{group}/members/{handle}", ID: "removeMember", Need: users.ActionManageUsers, tag: "people", summary: "Take somebody out of a group"}, s.removeMember)
+	add(s, Operation{Method: "GET", Path: "/groups", ID: "listGroups", Need: users.ActionSeePeople, tag: "people",
+		summary: "The groups that you may see"}, s.listGroups)
+	add(s, Operation{Method: "POST", Path: "/groups", ID: "createGroup", Need: users.ActionManageUsers, tag: "people",
+		summary: "Make a group", status: http.StatusCreated, also: []int{conflict}}, s.createGroup)
+	add(s, Operation{Method: "GET", Path: "/groups/{group}", ID: "getGroup", Need: users.ActionSeePeople, tag: "people",
+		summary: "One group with its members"}, s.getGroup)
+	add(s, Operation{Method: "DELETE", Path: "/groups/{group}", ID: "removeGroup", Need: users.ActionManageUsers,
+		tag: "people", summary: "Remove a group; its members stay in the lab"}, s.removeGroup)
+	add(s, Operation{Method: "PUT", Path: "/groups/{group}/members/{handle}", ID: "setMember",
+		Need: users.ActionManageUsers, tag: "people", summary: "Put somebody into a group, or change whether they lead it"},
+		s.setMember)
+	add(s, Operation{Method: "DELETE", Path: "/groups/{group}/members/{handle}", ID: "removeMember",
+		Need: users.ActionManageUsers, tag: "people", summary: "Take somebody out of a group"}, s.removeMember)
 }
 
 func groupOf(g users.Group) Group {
@@ -93,7 +100,8 @@ func (s *Server) listGroups(ctx context.Context, c *call, _ *noInput) (*body[Gro
 // group finds the group a call is about. Who does not lead it is not told whether it exists.
 func (s *Server) group(ctx context.Context, c *call, name string) (users.Group, error) {
 	g, err := s.cfg.Users.Group(ctx, name)
-	if !c.everybody(users.ActionSeePeople) && (errors.Is(err, users.ErrGroupNotFound) || err == nil && !slices.Contains(g.Leads, c.user.Handle)) {
+	if !c.everybody(users.ActionSeePeople) &&
+		(errors.Is(err, users.ErrGroupNotFound) || err == nil && !slices.Contains(g.Leads, c.user.Handle)) {
 		return users.Group{}, errMayNot
 	}
 	return g, err

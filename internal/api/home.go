@@ -47,12 +47,16 @@ type clearAnswer struct{ Status int }
 const clearWait = 20 * time.Second
 
 func (s *Server) addHome() {
-	add(s, Operation{Method: "GET", Path: "/me/home", ID: "getMyHome", Need: users.ActionSeeFolders, tag: "folders", summary: "The room in your home, and what takes it"}, s.myHome)
-	add(s, Operation{Method: "DELETE", Path: "/me/home/files", ID: "clearMyHome", Need: users.ActionSeeFolders, tag: "folders", summary: "Delete a file or folder of your home",
-		description: "With all that is in it, and for good. A link is deleted, not what it leads to. 202 says that it takes longer and goes on by itself.",
-		status:      http.StatusNoContent, also: []int{conflict}}, s.clearMyHome)
+	add(s, Operation{Method: "GET", Path: "/me/home", ID: "getMyHome", Need: users.ActionSeeFolders, tag: "folders",
+		summary: "The room in your home, and what takes it"}, s.myHome)
+	add(s, Operation{Method: "DELETE", Path: "/me/home/files", ID: "clearMyHome", Need: users.ActionSeeFolders,
+		tag: "folders", summary: "Delete a file or folder of your home",
+		description: "With all that is in it, and for good. A link is deleted, not what it leads to. 202 says that it " +
+			"takes longer and goes on by itself.",
+		status: http.StatusNoContent, also: []int{conflict}}, s.clearMyHome)
 	s.api.OpenAPI().Paths["/me/home/files"].Delete.Responses["202"] = &huma.Response{Description: "It is being deleted"}
-	add(s, Operation{Method: "GET", Path: "/users/{handle}/home", ID: "getUserHome", Need: users.ActionSeePeople, tag: "people", summary: "The room in a person's home",
+	add(s, Operation{Method: "GET", Path: "/users/{handle}/home", ID: "getUserHome", Need: users.ActionSeePeople,
+		tag: "people", summary: "The room in a person's home",
 		description: "What is in it is theirs alone.", also: []int{gone}}, s.personHome)
 }
 
@@ -78,7 +82,10 @@ func (s *Server) myHome(ctx context.Context, c *call, _ *noInput) (*body[MyHome]
 		return nil, err
 	}
 	for _, e := range largest {
-		out.Largest = append(out.Largest, LargeEntry{Path: strings.ToValidUTF8(string(e.Path), "�"), Encoded: url.QueryEscape(string(e.Path)), Bytes: e.Bytes, Folder: e.Folder})
+		out.Largest = append(out.Largest, LargeEntry{
+			Path: strings.ToValidUTF8(string(e.Path), "�"), Encoded: url.QueryEscape(string(e.Path)), Bytes: e.Bytes,
+			Folder: e.Folder,
+		})
 	}
 	return answerWith(out)
 }

@@ -61,24 +61,34 @@ type IdentityInput struct {
 }
 
 func (s *Server) addIdentities() {
-	add(s, Operation{Method: "GET", Path: "/me/identities", ID: "listMyIdentities", Need: users.ActionOwnAccount, tag: "sign-in", summary: "The outside accounts that you sign in with",
+	add(s, Operation{Method: "GET", Path: "/me/identities", ID: "listMyIdentities", Need: users.ActionOwnAccount,
+		tag: "sign-in", summary: "The outside accounts that you sign in with",
 		description: "Linking one takes the browser: the provider has to see who asks."}, s.myIdentities)
-	add(s, Operation{Method: "POST", Path: "/me/identities/{id}/unlink", ID: "unlinkMyIdentity", Need: users.ActionOwnAccount, tag: "sign-in", summary: "Unlink one of your outside accounts",
-		description: "It takes your password, and is for accounts that have one: who signs in elsewhere only does it on the page of their account.",
-		status:      http.StatusNoContent, also: []int{conflict}}, s.unlinkMyIdentity)
-	add(s, Operation{Method: "GET", Path: "/users/{handle}/identities", ID: "listUserIdentities", Need: users.ActionSeePeople, tag: "people", summary: "The outside accounts that a person signs in with",
+	add(s, Operation{Method: "POST", Path: "/me/identities/{id}/unlink", ID: "unlinkMyIdentity",
+		Need: users.ActionOwnAccount, tag: "sign-in", summary: "Unlink one of your outside accounts",
+		description: "It takes your password, and is for accounts that have one: who signs in elsewhere only does it on " +
+			"the page of their account.",
+		status: http.StatusNoContent, also: []int{conflict}}, s.unlinkMyIdentity)
+	add(s, Operation{Method: "GET", Path: "/users/{handle}/identities", ID: "listUserIdentities",
+		Need: users.ActionSeePeople, tag: "people", summary: "The outside accounts that a person signs in with",
 		also: []int{gone}}, s.personIdentities)
-	add(s, Operation{Method: "DELETE", Path: "/users/{handle}/identities/{id}", ID: "unlinkUserIdentity", Need: users.ActionManageUsers, tag: "people", summary: "Unlink an outside account of a person",
+	add(s, Operation{Method: "DELETE", Path: "/users/{handle}/identities/{id}", ID: "unlinkUserIdentity",
+		Need: users.ActionManageUsers, tag: "people", summary: "Unlink an outside account of a person",
 		description: "Even the last way in: make a password link then.", also: []int{gone}}, s.unlinkUserIdentity)
-	add(s, Operation{Method: "POST", Path: "/users/{handle}/role-by-rules", ID: "roleByRules", Need: users.ActionManageUsers, tag: "people", summary: "Let the providers' rules decide a person's role again",
-		description: "From their next sign-in on. It undoes that a role was given by hand.", also: []int{conflict, gone}}, s.roleByRules)
+	add(s, Operation{Method: "POST", Path: "/users/{handle}/role-by-rules", ID: "roleByRules",
+		Need: users.ActionManageUsers, tag: "people", summary: "Let the providers' rules decide a person's role again",
+		description: "From their next sign-in on. It undoes that a role was given by hand.", also: []int{conflict, gone}},
+		s.roleByRules)
 }
 
 func (s *Server) identitiesOf(list []users.Identity) []Identity {
 	out := []Identity{}
 	for i := range list {
 		id := &list[i]
-		one := Identity{ID: id.ID, Provider: id.Provider, Title: id.Provider, Username: id.Username, Linked: id.Linked, Used: id.Used, KeptUntil: id.KeptUntil}
+		one := Identity{
+			ID: id.ID, Provider: id.Provider, Title: id.Provider, Username: id.Username, Linked: id.Linked, Used: id.Used,
+			KeptUntil: id.KeptUntil,
+		}
 		for _, p := range s.cfg.Providers {
 			if p.Name == id.Provider {
 				one.Title, one.Configured = p.Title, true
@@ -105,7 +115,8 @@ func (s *Server) myIdentities(ctx context.Context, c *call, _ *noInput) (*body[M
 
 func (s *Server) unlinkMyIdentity(ctx context.Context, c *call, in *unlinkInput) (*nothing, error) {
 	if !c.user.HasPassword {
-		return nil, problem(conflict, "This account has no password to confirm with", "Sign in in the browser, and unlink it on the page of your account within 15 minutes. Nothing was changed.")
+		return nil, problem(conflict, "This account has no password to confirm with",
+			"Sign in in the browser, and unlink it on the page of your account within 15 minutes. Nothing was changed.")
 	}
 	if err := s.cfg.Users.ConfirmPassword(ctx, c.user.ID, in.Body.Password, c.remote); err != nil {
 		return nil, err

@@ -55,11 +55,16 @@ type reclaimsInput struct {
 const mostReclaims = 1000
 
 func (s *Server) addIdle() {
-	add(s, Operation{Method: "POST", Path: "/notebooks/{id}/keep", ID: "keepNotebook", Need: users.ActionManageNotebooks, tag: "notebooks", summary: "Keep a notebook that is about to be stopped because nobody uses it",
-		description: "It then stays for a while, and can be kept a few times in a row. What is stopped already cannot be kept any more.", also: []int{conflict}}, s.keepNotebook)
-	add(s, Operation{Method: "POST", Path: "/notebooks/{id}/free", ID: "freeNotebook", Need: users.ActionManageLab, tag: "notebooks", summary: "Stop a notebook that holds a GPU and that nobody uses",
-		description: "Files in the home stay. One that is in use is left alone; stopNotebook ends any.", also: []int{conflict}}, s.freeNotebook)
-	add(s, Operation{Method: "GET", Path: "/reclaims", ID: "listReclaims", Need: users.ActionSeeUse, tag: "GPUs", summary: "What was taken back from whom, and for whom",
+	add(s, Operation{Method: "POST", Path: "/notebooks/{id}/keep", ID: "keepNotebook", Need: users.ActionManageNotebooks,
+		tag: "notebooks", summary: "Keep a notebook that is about to be stopped because nobody uses it",
+		description: "It then stays for a while, and can be kept a few times in a row. What is stopped already cannot be " +
+			"kept any more.", also: []int{conflict}}, s.keepNotebook)
+	add(s, Operation{Method: "POST", Path: "/notebooks/{id}/free", ID: "freeNotebook", Need: users.ActionManageLab,
+		tag: "notebooks", summary: "Stop a notebook that holds a GPU and that nobody uses",
+		description: "Files in the home stay. One that is in use is left alone; stopNotebook ends any.",
+		also:        []int{conflict}}, s.freeNotebook)
+	add(s, Operation{Method: "GET", Path: "/reclaims", ID: "listReclaims", Need: users.ActionSeeUse, tag: "GPUs",
+		summary:     "What was taken back from whom, and for whom",
 		description: "Of everybody for who may see everybody's use, otherwise of yourself."}, s.listReclaims)
 }
 
@@ -72,7 +77,10 @@ func (s *Server) activity(l *notebooks.Launch) *Activity {
 	if !ok {
 		return nil
 	}
-	a := &Activity{State: string(h.State), Cause: string(h.Cause), Ends: given(h.Ends), WantedBy: h.WantedBy, MayKeep: h.MayExtend(), KeptUntil: given(h.Until)}
+	a := &Activity{
+		State: string(h.State), Cause: string(h.Cause), Ends: given(h.Ends), WantedBy: h.WantedBy, MayKeep: h.MayExtend(),
+		KeptUntil: given(h.Until),
+	}
 	if h.GPUs > 0 {
 		a.IdleSince = given(h.IdleSince)
 		a.GPU, a.CPU, a.Network = given(h.Seen[idle.GPU]), given(h.Seen[idle.CPU]), given(h.Seen[idle.Network])
@@ -86,7 +94,9 @@ func (a *Activity) news() *Activity {
 	if a == nil {
 		return nil
 	}
-	return &Activity{State: a.State, Cause: a.Cause, Ends: a.Ends, WantedBy: a.WantedBy, MayKeep: a.MayKeep, KeptUntil: a.KeptUntil}
+	return &Activity{
+		State: a.State, Cause: a.Cause, Ends: a.Ends, WantedBy: a.WantedBy, MayKeep: a.MayKeep, KeptUntil: a.KeptUntil,
+	}
 }
 
 func (s *Server) keepNotebook(ctx context.Context, c *call, in *IDInput) (*body[Notebook], error) {
@@ -136,7 +146,8 @@ func (s *Server) listReclaims(ctx context.Context, c *call, in *reclaimsInput) (
 		return nil, err
 	}
 	for _, r := range found {
-		list.Reclaims = append(list.Reclaims, Reclaim{r.ID, r.At, r.Launch, r.User, r.Profile, r.Node, r.GPUs, string(r.Cause),
+		list.Reclaims = append(list.Reclaims, Reclaim{r.ID, r.At, r.Launch, r.User, r.Profile, r.Node, r.GPUs,
+			string(r.Cause),
 			int64(r.Idle / time.Second), int64(r.Ran / time.Second), r.For, r.ForLaunch, r.By})
 	}
 	return answerWith(list)

@@ -142,18 +142,27 @@ type submitted struct {
 const maxJobBody = 512 << 10
 
 func (s *Server) addJobs() {
-	add(s, Operation{Method: "GET", Path: "/jobs", ID: "listJobs", Need: users.ActionSee, tag: "jobs", summary: "Your jobs, or everybody's"}, s.listJobs)
-	add(s, Operation{Method: "POST", Path: "/jobs", ID: "submitJob", Need: users.ActionLaunch, tag: "jobs", summary: "Submit a job",
-		description: "It stands in the same line as notebooks, and starts by itself.", status: http.StatusCreated, also: []int{conflict}, maxBody: maxJobBody}, s.submitJob)
-	add(s, Operation{Method: "GET", Path: "/jobs/{id}", ID: "getJob", Need: users.ActionSee, tag: "jobs", summary: "One job; waits for a change where asked to"}, s.getJob)
-	add(s, Operation{Method: "GET", Path: "/jobs/{id}/log", ID: "readJobLog", Need: users.ActionSee, tag: "jobs", summary: "What a job of yours has said",
+	add(s, Operation{Method: "GET", Path: "/jobs", ID: "listJobs", Need: users.ActionSee, tag: "jobs",
+		summary: "Your jobs, or everybody's"}, s.listJobs)
+	add(s, Operation{Method: "POST", Path: "/jobs", ID: "submitJob", Need: users.ActionLaunch, tag: "jobs",
+		summary:     "Submit a job",
+		description: "It stands in the same line as notebooks, and starts by itself.", status: http.StatusCreated,
+		also: []int{conflict}, maxBody: maxJobBody}, s.submitJob)
+	add(s, Operation{Method: "GET", Path: "/jobs/{id}", ID: "getJob", Need: users.ActionSee, tag: "jobs",
+		summary: "One job; waits for a change where asked to"}, s.getJob)
+	add(s, Operation{Method: "GET", Path: "/jobs/{id}/log", ID: "readJobLog", Need: users.ActionSee, tag: "jobs",
+		summary:     "What a job of yours has said",
 		description: "Of long logs the beginning and the end are kept."}, s.readJobLog)
-	add(s, Operation{Method: "POST", Path: "/jobs/{id}/again", ID: "runJobAgain", Need: users.ActionLaunch, tag: "jobs", summary: "Submit a job of yours once more",
-		status: http.StatusCreated, also: []int{conflict}}, s.runJobAgain)
-	add(s, Operation{Method: "GET", Path: "/jobs/{id}/tasks", ID: "listJobTasks", Need: users.ActionSee, tag: "jobs", summary: "The elements of an array, as far as they have been in line"}, s.listJobTasks)
-	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}/tasks/{task}", ID: "cancelJobTask", Need: users.ActionManageNotebooks, tag: "jobs", summary: "Cancel an element of an array",
+	add(s, Operation{Method: "POST", Path: "/jobs/{id}/again", ID: "runJobAgain", Need: users.ActionLaunch, tag: "jobs",
+		summary: "Submit a job of yours once more",
+		status:  http.StatusCreated, also: []int{conflict}}, s.runJobAgain)
+	add(s, Operation{Method: "GET", Path: "/jobs/{id}/tasks", ID: "listJobTasks", Need: users.ActionSee, tag: "jobs",
+		summary: "The elements of an array, as far as they have been in line"}, s.listJobTasks)
+	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}/tasks/{task}", ID: "cancelJobTask",
+		Need: users.ActionManageNotebooks, tag: "jobs", summary: "Cancel an element of an array",
 		description: "One that is not in line yet never gets there."}, s.cancelJobTask)
-	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}", ID: "cancelJob", Need: users.ActionManageNotebooks, tag: "jobs", summary: "Cancel a job",
+	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}", ID: "cancelJob", Need: users.ActionManageNotebooks, tag: "jobs",
+		summary:     "Cancel a job",
 		description: "Its program gets SIGTERM, and half a minute to end. One that has ended is as was wanted."}, s.cancelJob)
 }
 
@@ -179,14 +188,17 @@ func (s *Server) listJobs(ctx context.Context, c *call, in *jobsInput) (*body[Jo
 
 // job is a job as whoever asks may see it.
 func (s *Server) job(c *call, l *notebooks.Launch) Job {
-	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated, TimeLimit: int(l.Job.Limit / time.Second), Try: l.Job.Try(), Retries: l.Job.Retries,
-		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/jobs/" + strconv.FormatInt(l.ID, 10))}
+	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated,
+		TimeLimit: int(l.Job.Limit / time.Second), Try: l.Job.Try(), Retries: l.Job.Retries,
+		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended),
+		Page: c.page("/jobs/" + strconv.FormatInt(l.ID, 10))}
 	if end := l.Finished(); end != "" {
 		j.State = end
 	}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output, j.Environment =
-			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
+			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output,
+			l.Job.Environment
 		j.Held, j.Preemptible = l.Held(), l.Job.Preemptible
 		j.Errors, j.Mail = l.Job.Errors, l.Job.Mail
 		if l.UserID == c.user.ID { // notes quote the script
@@ -208,7 +220,10 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 			}
 		}
 		for _, t := range l.Job.Tries {
-			j.Tries = append(j.Tries, JobTry{time.UnixMilli(t.From).UTC(), time.UnixMilli(t.Until).UTC(), t.EndCode, t.Reason, t.ExitCode, t.For, t.ForLaunch, t.Saved})
+			j.Tries = append(j.Tries, JobTry{
+				time.UnixMilli(t.From).UTC(), time.UnixMilli(t.Until).UTC(), t.EndCode, t.Reason, t.ExitCode, t.For, t.ForLaunch,
+				t.Saved,
+			})
 		}
 		for _, h := range l.Holders {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
@@ -218,12 +233,14 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 	return j
 }
 
-var errNoJob = problem(http.StatusNotFound, "There is no such job", "There is no such job: its number may be mistyped, or it is somebody else's. “gpulab jobs” lists yours.")
+var errNoJob = problem(http.StatusNotFound, "There is no such job",
+	"There is no such job: its number may be mistyped, or it is somebody else's. “gpulab jobs” lists yours.")
 
 // jobOf reads a job that the caller may see all of. To others it does not exist.
 func (s *Server) jobOf(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
 	l, err := s.cfg.Notebooks.Get(ctx, id)
-	if errors.Is(err, notebooks.ErrNotFound) || err == nil && (!l.IsJob() || !c.may(users.ActionManageNotebooks, l.UserID)) {
+	if errors.Is(err, notebooks.ErrNotFound) || err == nil &&
+		(!l.IsJob() || !c.may(users.ActionManageNotebooks, l.UserID)) {
 		return l, errNoJob
 	}
 	return l, err
@@ -243,7 +260,11 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	if b.Script != "" && len(b.Command) > 0 {
 		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
 	}
-	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array, Preemptible: b.Preemptible, Errors: b.Errors, CPUs: b.CPUs}
+	r := notebooks.JobRequest{
+		Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File,
+		Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array,
+		Preemptible: b.Preemptible, Errors: b.Errors, CPUs: b.CPUs,
+	}
 	if b.Script == "" {
 		r.Args = b.Command
 	}
@@ -310,7 +331,8 @@ func (s *Server) readJobLog(ctx context.Context, c *call, in *jobLogInput) (*bod
 	return s.readLog(ctx, in, func() (notebooks.Launch, error) { return s.ownJob(ctx, c, in.ID) })
 }
 
-func (s *Server) readLog(ctx context.Context, in *jobLogInput, find func() (notebooks.Launch, error)) (*body[JobLog], error) {
+func (s *Server) readLog(ctx context.Context, in *jobLogInput,
+	find func() (notebooks.Launch, error)) (*body[JobLog], error) {
 	until := time.Now().Add(time.Duration(min(in.Wait, longestWait)) * time.Second)
 	for {
 		l, err := find()
@@ -323,7 +345,10 @@ func (s *Server) readLog(ctx context.Context, in *jobLogInput, find func() (note
 			return nil, err
 		}
 		// The state was read before the log: what a job that had ended has said is all there.
-		log := JobLog{Data: part.Data, From: part.From, Next: part.Next, LeftOut: part.LeftOut, Missing: missing, End: !l.Active() && len(part.Data) == 0}
+		log := JobLog{
+			Data: part.Data, From: part.From, Next: part.Next, LeftOut: part.LeftOut, Missing: missing, End: !l.Active() &&
+				len(part.Data) == 0,
+		}
 		if log.Data == nil {
 			log.Data = []byte{}
 		}
@@ -343,7 +368,8 @@ type jobTaskInput struct {
 	Task int `path:"task" minimum:"0" example:"3"`
 }
 
-var errNoTask = problem(http.StatusNotFound, "There is no such element", "The job has no such element. “gpulab jobs” shows which jobs are arrays.")
+var errNoTask = problem(http.StatusNotFound, "There is no such element",
+	"The job has no such element. “gpulab jobs” shows which jobs are arrays.")
 
 func (s *Server) listJobTasks(ctx context.Context, c *call, in *IDInput) (*body[JobList], error) {
 	if _, err := s.jobOf(ctx, c, in.ID); err != nil {

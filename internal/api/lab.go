@@ -22,7 +22,8 @@ func (s *Server) addLab() {
 		func(context.Context, *call, *noInput) (*body[LabInfo], error) {
 			return answerWith(LabInfo{Product: "gpulab", Name: s.cfg.LabName, Version: version.Version})
 		})
-	add(s, Operation{Method: "GET", Path: "/status", ID: "getStatus", Need: users.ActionManageLab, tag: "lab", summary: "How every part of the lab is",
+	add(s, Operation{Method: "GET", Path: "/status", ID: "getStatus", Need: users.ActionManageLab, tag: "lab",
+		summary:     "How every part of the lab is",
 		description: "What `gpulab status --json` prints on the head machine."},
 		func(ctx context.Context, _ *call, _ *noInput) (*body[ctl.Status], error) {
 			status, err := s.cfg.Status(ctx)

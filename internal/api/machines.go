@@ -80,33 +80,52 @@ type removeMachineInput struct {
 }
 
 func (s *Server) addMachines() {
-	add(s, Operation{Method: "GET", Path: "/machines", ID: "listMachines", Need: users.ActionManageLab, tag: "lab", summary: "The machines of the pool, open invitations, and who asks to be let in",
+	add(s, Operation{Method: "GET", Path: "/machines", ID: "listMachines", Need: users.ActionManageLab, tag: "lab",
+		summary:     "The machines of the pool, open invitations, and who asks to be let in",
 		description: "What `gpulab nodes --json` prints on the head machine."}, s.listMachines)
-	add(s, Operation{Method: "POST", Path: "/machine-invitations", ID: "inviteMachine", Need: users.ActionManageLab, tag: "lab", summary: "Make the line with which another machine joins",
-		description: "The code in it is a secret. It works once, for an hour, and is answered only now.", status: http.StatusCreated, also: []int{http.StatusServiceUnavailable}}, s.inviteMachine)
-	add(s, Operation{Method: "DELETE", Path: "/machine-invitations/{code}", ID: "withdrawMachineInvitation", Need: users.ActionManageLab, tag: "lab", summary: "Make an invitation worthless that nobody has used"}, s.withdrawMachine)
-	add(s, Operation{Method: "POST", Path: "/machine-requests/{number}/accept", ID: "acceptMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine in that asks without a code",
-		description: "Only if the number is on the machine's own screen: it covers what both sides are known by, while name and address prove nothing. The machine then goes on by itself.",
-		also:        []int{conflict, http.StatusServiceUnavailable}, status: http.StatusOK}, s.acceptMachine)
-	add(s, Operation{Method: "POST", Path: "/machine-requests/{number}/refuse", ID: "refuseMachine", Need: users.ActionManageLab, tag: "lab", summary: "Do not let a machine in that asks",
+	add(s, Operation{Method: "POST", Path: "/machine-invitations", ID: "inviteMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Make the line with which another machine joins",
+		description: "The code in it is a secret. It works once, for an hour, and is answered only now.",
+		status:      http.StatusCreated, also: []int{http.StatusServiceUnavailable}}, s.inviteMachine)
+	add(s, Operation{Method: "DELETE", Path: "/machine-invitations/{code}", ID: "withdrawMachineInvitation",
+		Need: users.ActionManageLab, tag: "lab", summary: "Make an invitation worthless that nobody has used"},
+		s.withdrawMachine)
+	add(s, Operation{Method: "POST", Path: "/machine-requests/{number}/accept", ID: "acceptMachine",
+		Need: users.ActionManageLab, tag: "lab", summary: "Let a machine in that asks without a code",
+		description: "Only if the number is on the machine's own screen: it covers what both sides are known by, while " +
+			"name and address prove nothing. The machine then goes on by itself.",
+		also: []int{conflict, http.StatusServiceUnavailable}, status: http.StatusOK}, s.acceptMachine)
+	add(s, Operation{Method: "POST", Path: "/machine-requests/{number}/refuse", ID: "refuseMachine",
+		Need: users.ActionManageLab, tag: "lab", summary: "Do not let a machine in that asks",
 		status: http.StatusOK}, s.refuseMachine)
-	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}", ID: "removeMachine", Need: users.ActionManageLab, tag: "lab", summary: "Take a machine out of the pool, and gpulab off it",
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}", ID: "removeMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Take a machine out of the pool, and gpulab off it",
 		also: []int{conflict}, status: http.StatusOK}, s.removeMachine)
-	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/cordon", ID: "cordonMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine take no new work",
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/cordon", ID: "cordonMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Let a machine take no new work",
 		description: "What runs there goes on."}, s.cordonMachine)
-	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/cordon", ID: "uncordonMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine take work again",
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/cordon", ID: "uncordonMachine",
+		Need: users.ActionManageLab, tag: "lab", summary: "Let a machine take work again",
 		description: "One that takes work is as was wanted."}, s.uncordonMachine)
-	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/drain", ID: "drainMachine", Need: users.ActionManageLab, tag: "lab", summary: "Empty a machine, with notice to those who work there",
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/drain", ID: "drainMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Empty a machine, with notice to those who work there",
 		description: "It takes no new work from now on; notebooks that are left there end after a while."}, s.drainMachine)
-	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/drain", ID: "keepMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let notebooks stay on a machine that was being emptied",
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/drain", ID: "keepMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Let notebooks stay on a machine that was being emptied",
 		description: "It still takes no new work.", also: []int{conflict}}, s.keepMachine)
-	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/title", ID: "renameMachine", Need: users.ActionManageLab, tag: "lab", summary: "Show a machine under a title",
-		description: "On pages, and where people read where something runs. Its name stays in operations, in Kubernetes and in the metrics."}, s.renameMachine)
-	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/limit", ID: "limitMachine", Need: users.ActionManageLab, tag: "lab", summary: "Say whom a machine is for",
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/title", ID: "renameMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Show a machine under a title",
+		description: "On pages, and where people read where something runs. Its name stays in operations, in Kubernetes " +
+			"and in the metrics."}, s.renameMachine)
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/limit", ID: "limitMachine", Need: users.ActionManageLab,
+		tag: "lab", summary: "Say whom a machine is for",
 		description: "Others' notebooks never start there. What runs there goes on."}, s.limitMachine)
-	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/limit", ID: "unlimitMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let everybody use a machine"}, s.unlimitMachine)
-	add(s, Operation{Method: "PUT", Path: "/placing", ID: "placeNotebooks", Need: users.ActionManageLab, tag: "lab", summary: "Change how machines are chosen for notebooks",
-		description: "What is left out stays; it holds for notebooks that start from now on. listMachines tells how they are chosen, and each notebook why it runs where it does."}, s.placeNotebooks)
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/limit", ID: "unlimitMachine",
+		Need: users.ActionManageLab, tag: "lab", summary: "Let everybody use a machine"}, s.unlimitMachine)
+	add(s, Operation{Method: "PUT", Path: "/placing", ID: "placeNotebooks", Need: users.ActionManageLab, tag: "lab",
+		summary: "Change how machines are chosen for notebooks",
+		description: "What is left out stays; it holds for notebooks that start from now on. listMachines tells how they " +
+			"are chosen, and each notebook why it runs where it does."}, s.placeNotebooks)
 }
 
 func (s *Server) placeNotebooks(ctx context.Context, c *call, in *placingInput) (*body[ctl.Placing], error) {
@@ -154,7 +173,8 @@ func (s *Server) refuseMachine(ctx context.Context, c *call, in *requestInput) (
 	return s.answerMachine(ctx, c, in.Number, false)
 }
 
-func (s *Server) answerMachine(ctx context.Context, c *call, number string, accept bool) (*body[ctl.NodeRequest], error) {
+func (s *Server) answerMachine(ctx context.Context, c *call, number string,
+	accept bool) (*body[ctl.NodeRequest], error) {
 	answered, err := s.cfg.Machines.Answer(ctx, number, accept)
 	var known *users.Error
 	if err != nil && !errors.As(err, &known) {
@@ -198,7 +218,8 @@ func (s *Server) uncordonMachine(ctx context.Context, c *call, in *machineInput)
 }
 
 func (s *Server) drainMachine(ctx context.Context, c *call, in *drainInput) (*body[ctl.Cordon], error) {
-	out, err := s.cfg.Machines.Drain(ctx, in.Machine, c.user.Handle, ctl.Drain{Reason: in.Body.Reason, In: time.Duration(in.Body.Seconds) * time.Second})
+	out, err := s.cfg.Machines.Drain(ctx, in.Machine, c.user.Handle,
+		ctl.Drain{Reason: in.Body.Reason, In: time.Duration(in.Body.Seconds) * time.Second})
 	if err != nil {
 		return nil, err
 	}

@@ -48,10 +48,17 @@ type testMailInput struct {
 }
 
 func (s *Server) addMail() {
-	add(s, Operation{Method: "GET", Path: "/me/mail", ID: "getMyMail", Need: users.ActionOwnAccount, tag: "account", summary: "Which mails you get"},
+	add(s, Operation{
+		Method: "GET", Path: "/me/mail", ID: "getMyMail", Need: users.ActionOwnAccount, tag: "account",
+		summary: "Which mails you get",
+	},
 		func(ctx context.Context, c *call, _ *noInput) (*body[MyMail], error) { return s.mailOf(ctx, c) })
-	add(s, Operation{Method: "PATCH", Path: "/me/mail", ID: "changeMyMail", Need: users.ActionOwnAccount, tag: "account", summary: "Choose which mails you get"}, s.changeMyMail)
-	add(s, Operation{Method: "GET", Path: "/mail", ID: "getMail", Need: users.ActionManageLab, tag: "lab", summary: "The lab's mails: what waits, what was sent, what failed and why"},
+	add(s, Operation{Method: "PATCH", Path: "/me/mail", ID: "changeMyMail", Need: users.ActionOwnAccount, tag: "account",
+		summary: "Choose which mails you get"}, s.changeMyMail)
+	add(s, Operation{
+		Method: "GET", Path: "/mail", ID: "getMail", Need: users.ActionManageLab, tag: "lab",
+		summary: "The lab's mails: what waits, what was sent, what failed and why",
+	},
 		func(ctx context.Context, _ *call, in *outboxInput) (*body[Outbox], error) {
 			status, err := s.cfg.Mail.Status(ctx)
 			if err != nil {
@@ -63,7 +70,8 @@ func (s *Server) addMail() {
 			}
 			return answerWith(Outbox{status, list})
 		})
-	add(s, Operation{Method: "POST", Path: "/mail/test", ID: "testMail", Need: users.ActionManageLab, tag: "lab", summary: "Send a mail now, and hear what came of it",
+	add(s, Operation{Method: "POST", Path: "/mail/test", ID: "testMail", Need: users.ActionManageLab, tag: "lab",
+		summary:     "Send a mail now, and hear what came of it",
 		description: "That the mail server does not take it is an answer, with ok false.", also: []int{conflict}}, s.testMail)
 }
 

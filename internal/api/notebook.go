@@ -114,12 +114,18 @@ type launched struct {
 }
 
 func (s *Server) addNotebooks() {
-	add(s, Operation{Method: "GET", Path: "/profiles", ID: "listProfiles", Need: users.ActionSee, tag: "notebooks", summary: "The kinds of notebooks, and whether one would start at once"}, s.listProfiles)
-	add(s, Operation{Method: "GET", Path: "/notebooks", ID: "listNotebooks", Need: users.ActionSee, tag: "notebooks", summary: "Your notebooks, or everybody's"}, s.listNotebooks)
-	add(s, Operation{Method: "POST", Path: "/notebooks", ID: "launchNotebook", Need: users.ActionLaunch, tag: "notebooks", summary: "Launch a notebook",
-		description: "It waits where no GPU is free, and starts by itself.", status: http.StatusCreated, also: []int{conflict, http.StatusNotFound}}, s.launchNotebook)
-	add(s, Operation{Method: "GET", Path: "/notebooks/{id}", ID: "getNotebook", Need: users.ActionSee, tag: "notebooks", summary: "One notebook; waits for a change where asked to"}, s.getNotebook)
-	add(s, Operation{Method: "DELETE", Path: "/notebooks/{id}", ID: "stopNotebook", Need: users.ActionManageNotebooks, tag: "notebooks", summary: "Stop a notebook, or take it out of the queue",
+	add(s, Operation{Method: "GET", Path: "/profiles", ID: "listProfiles", Need: users.ActionSee, tag: "notebooks",
+		summary: "The kinds of notebooks, and whether one would start at once"}, s.listProfiles)
+	add(s, Operation{Method: "GET", Path: "/notebooks", ID: "listNotebooks", Need: users.ActionSee, tag: "notebooks",
+		summary: "Your notebooks, or everybody's"}, s.listNotebooks)
+	add(s, Operation{Method: "POST", Path: "/notebooks", ID: "launchNotebook", Need: users.ActionLaunch, tag: "notebooks",
+		summary:     "Launch a notebook",
+		description: "It waits where no GPU is free, and starts by itself.", status: http.StatusCreated,
+		also: []int{conflict, http.StatusNotFound}}, s.launchNotebook)
+	add(s, Operation{Method: "GET", Path: "/notebooks/{id}", ID: "getNotebook", Need: users.ActionSee, tag: "notebooks",
+		summary: "One notebook; waits for a change where asked to"}, s.getNotebook)
+	add(s, Operation{Method: "DELETE", Path: "/notebooks/{id}", ID: "stopNotebook", Need: users.ActionManageNotebooks,
+		tag: "notebooks", summary: "Stop a notebook, or take it out of the queue",
 		description: "Files in the home stay. One that has ended is as was wanted."}, s.stopNotebook)
 }
 
@@ -135,9 +141,13 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	}
 	profiles := s.cfg.Notebooks.Profiles()
 	for _, p := range profiles {
-		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
+		out := Profile{
+			Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs,
+			GPUModel: p.GPUModel, GPUMemory: p.GPUMemory,
+		}
 		// A profile for GPUs that the lab does not have helps nobody but the one who wrote it.
-		if p.GPUKind() != (notebooks.GPUKind{}) && roomFor(snapshots, p.GPUKind()).largest < p.GPUs && c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
+		if p.GPUKind() != (notebooks.GPUKind{}) && roomFor(snapshots, p.GPUKind()).largest < p.GPUs &&
+			c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
 			continue
 		}
 		room := roomFor(without(snapshots, s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
@@ -155,7 +165,8 @@ func without(snapshots []gpu.Snapshot, names []string) []gpu.Snapshot {
 }
 
 // start says whether a notebook of a profile would start at once for whoever asks.
-func (s *Server) start(ctx context.Context, c *call, p notebooks.Profile, room gpuRoom, waiting int) (start, why string, err error) {
+func (s *Server) start(ctx context.Context, c *call, p notebooks.Profile, room gpuRoom,
+	waiting int) (start, why string, err error) {
 	if obstacle := s.cfg.Notebooks.Obstacle(p.Slug); obstacle != "" {
 		return "never", obstacle, nil
 	}
@@ -171,7 +182,8 @@ func (s *Server) start(ctx context.Context, c *call, p notebooks.Profile, room g
 	case room.largest == 0:
 		return "never", "This lab has no such GPU now.", nil
 	case p.GPUs > room.largest:
-		return "never", fmt.Sprintf("It takes %d GPUs, and no machine of this lab has more than %d.", p.GPUs, room.largest), nil
+		return "never", fmt.Sprintf("It takes %d GPUs, and no machine of this lab has more than %d.", p.GPUs, room.largest),
+			nil
 	case waiting > 0:
 		return "waits", fmt.Sprintf("%d before it in the queue.", waiting), nil
 	case p.GPUs > room.mostFree:
@@ -231,10 +243,13 @@ func (s *Server) listNotebooks(ctx context.Context, c *call, in *notebooksInput)
 
 // notebook is a launch as whoever asks may see it: what others call theirs, and what is in their way, is theirs.
 func (s *Server) notebook(ctx context.Context, c *call, l *notebooks.Launch) Notebook {
-	n := Notebook{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated,
-		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/launches/" + strconv.FormatInt(l.ID, 10))}
+	n := Notebook{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs,
+		Simulated: l.Simulated,
+		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended),
+		Page: c.page("/launches/" + strconv.FormatInt(l.ID, 10))}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
-		n.Title, n.Reason, n.EndCode, n.GPUUUIDs, n.Position, n.Never = l.Title, l.Reason, l.EndCode, l.GPUUUIDs, l.Position, l.Never
+		n.Title, n.Reason, n.EndCode, n.GPUUUIDs, n.Position, n.Never = l.Title, l.Reason, l.EndCode, l.GPUUUIDs, l.Position,
+			l.Never
 		n.Expected = given(l.Expected)
 		n.Machine, n.WhyThere = l.Node, l.WhyHere()
 		for _, step := range l.Detail {
@@ -279,8 +294,9 @@ func bareHost(c *call) string {
 	return c.host
 }
 
-// lastingAddress returns the address of a lasting path for the caller, or "" if it is not known. If the caller's host has
-// a port, the address keeps it: a tunnel may lead to no other port. The pages' port redirects such a path as HubPort does.
+// lastingAddress returns the address of a lasting path for the caller, or "" if it is not known. If the caller's host
+// has a port, the address keeps it: a tunnel may lead to no other port. The pages' port redirects such a path as
+// HubPort does.
 func (s *Server) lastingAddress(c *call, path string) string {
 	host := c.host
 	if _, _, err := net.SplitHostPort(host); err != nil && host != "" && s.cfg.HubPort != 443 {
@@ -309,7 +325,9 @@ func (s *Server) launchOf(ctx context.Context, c *call, id int64) (notebooks.Lau
 }
 
 func (s *Server) launchNotebook(ctx context.Context, c *call, in *launchInput) (*launched, error) {
-	request := notebooks.Request{Profile: in.Body.Profile, Title: strings.TrimSpace(in.Body.Title), Instead: in.Body.Instead}
+	request := notebooks.Request{
+		Profile: in.Body.Profile, Title: strings.TrimSpace(in.Body.Title), Instead: in.Body.Instead,
+	}
 	if request.Instead != 0 {
 		if _, err := s.launchOf(ctx, c, request.Instead); err != nil {
 			return nil, err
@@ -340,7 +358,8 @@ func (s *Server) getNotebook(ctx context.Context, c *call, in *notebookInput) (*
 
 // onceChanged answers with what look finds, once its version is not the one that
 // the caller has seen, or the caller waits no longer.
-func onceChanged[T any](ctx context.Context, s *Server, in *notebookInput, look func(context.Context) (T, string, error)) (*body[T], error) {
+func onceChanged[T any](ctx context.Context, s *Server, in *notebookInput,
+	look func(context.Context) (T, string, error)) (*body[T], error) {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(min(in.Wait, longestWait))*time.Second)
 	defer cancel()
 	changes := s.cfg.Notebooks.Subscribe(waiting)

@@ -41,7 +41,8 @@ func (s *Server) Operations() []Operation { return slices.Clone(s.operations) }
 // add registers an operation: who may do it, how it is described, and what does it.
 func add[I, O any](s *Server, o Operation, handle func(ctx context.Context, c *call, in *I) (*O, error)) {
 	described := huma.Operation{
-		OperationID: o.ID, Method: o.Method, Path: o.Path, Summary: o.summary, Description: o.description, Tags: []string{o.tag},
+		OperationID: o.ID, Method: o.Method, Path: o.Path, Summary: o.summary, Description: o.description,
+		Tags:          []string{o.tag},
 		DefaultStatus: o.status, MaxBodyBytes: o.maxBody, Errors: o.errors(),
 	}
 	if described.MaxBodyBytes == 0 {
@@ -88,7 +89,10 @@ func (o Operation) roles() []string {
 
 // errors are the statuses with which an operation may refuse.
 func (o Operation) errors() []int {
-	list := []int{http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusInsufficientStorage}
+	list := []int{
+		http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusInsufficientStorage,
+	}
 	if o.Need != public || o.anyToken {
 		list = append(list, http.StatusUnauthorized, http.StatusForbidden)
 	}
@@ -96,7 +100,8 @@ func (o Operation) errors() []int {
 		list = append(list, http.StatusNotFound)
 	}
 	if o.Method != http.MethodGet && o.Method != http.MethodDelete {
-		list = append(list, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+		list = append(list, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType)
 	}
 	for _, status := range o.also {
 		if !slices.Contains(list, status) {

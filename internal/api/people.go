@@ -90,29 +90,47 @@ type useOfInput struct {
 }
 
 func (s *Server) addPeople() {
-	add(s, Operation{Method: "GET", Path: "/users", ID: "listUsers", Need: users.ActionManageUsers, tag: "people", summary: "The people of the lab, searched and paged"}, s.listPeople)
-	add(s, Operation{Method: "POST", Path: "/users", ID: "createUser", Need: users.ActionManageUsers, tag: "people", summary: "Add a person", status: http.StatusCreated, also: []int{conflict}}, s.createPerson)
-	add(s, Operation{Method: "GET", Path: "/users/{handle}", ID: "getUser", Need: users.ActionSeePeople, tag: "people", summary: "One person", also: []int{gone}}, s.getPerson)
-	add(s, Operation{Method: "PATCH", Path: "/users/{handle}", ID: "changeUser", Need: users.ActionManageUsers, tag: "people", summary: "Change a person's name, e-mail address or role", also: []int{conflict, gone}}, s.changePerson)
-	add(s, Operation{Method: "DELETE", Path: "/users/{handle}", ID: "removeUser", Need: users.ActionManageUsers, tag: "people", summary: "Remove a person",
-		description: "Sessions, tokens and notebooks end at once. The account and its home are kept for 30 days, in which /undelete brings them back.", also: []int{conflict, gone}}, s.removePerson)
-	add(s, Operation{Method: "POST", Path: "/users/{handle}/undelete", ID: "undeleteUser", Need: users.ActionManageUsers, tag: "people", summary: "Bring a removed person back", also: []int{conflict, gone}}, s.undeletePerson)
-	add(s, Operation{Method: "POST", Path: "/users/{handle}/suspend", ID: "suspendUser", Need: users.ActionManageUsers, tag: "people", summary: "Keep a person out",
+	add(s, Operation{Method: "GET", Path: "/users", ID: "listUsers", Need: users.ActionManageUsers, tag: "people",
+		summary: "The people of the lab, searched and paged"}, s.listPeople)
+	add(s, Operation{Method: "POST", Path: "/users", ID: "createUser", Need: users.ActionManageUsers, tag: "people",
+		summary: "Add a person", status: http.StatusCreated, also: []int{conflict}}, s.createPerson)
+	add(s, Operation{Method: "GET", Path: "/users/{handle}", ID: "getUser", Need: users.ActionSeePeople, tag: "people",
+		summary: "One person", also: []int{gone}}, s.getPerson)
+	add(s, Operation{Method: "PATCH", Path: "/users/{handle}", ID: "changeUser", Need: users.ActionManageUsers,
+		tag: "people", summary: "Change a person's name, e-mail address or role", also: []int{conflict, gone}},
+		s.changePerson)
+	add(s, Operation{Method: "DELETE", Path: "/users/{handle}", ID: "removeUser", Need: users.ActionManageUsers,
+		tag: "people", summary: "Remove a person",
+		description: "Sessions, tokens and notebooks end at once. The account and its home are kept for 30 days, in which " +
+			"/undelete brings them back.", also: []int{conflict, gone}}, s.removePerson)
+	add(s, Operation{Method: "POST", Path: "/users/{handle}/undelete", ID: "undeleteUser", Need: users.ActionManageUsers,
+		tag: "people", summary: "Bring a removed person back", also: []int{conflict, gone}}, s.undeletePerson)
+	add(s, Operation{Method: "POST", Path: "/users/{handle}/suspend", ID: "suspendUser", Need: users.ActionManageUsers,
+		tag: "people", summary: "Keep a person out",
 		description: "Sessions, tokens and notebooks end at once.", also: []int{conflict, gone}}, s.suspendPerson)
-	add(s, Operation{Method: "POST", Path: "/users/{handle}/resume", ID: "resumeUser", Need: users.ActionManageUsers, tag: "people", summary: "Let a suspended person in again", also: []int{gone}}, s.resumePerson)
-	add(s, Operation{Method: "POST", Path: "/users/{handle}/link", ID: "createPasswordLink", Need: users.ActionManageUsers, tag: "people", summary: "Make a one-time link for a person's password",
-		description: "An earlier one that was not used works no longer.", status: http.StatusCreated, also: []int{conflict, gone}}, s.createPasswordLink)
-	add(s, Operation{Method: "GET", Path: "/users/{handle}/quotas", ID: "listUserQuotas", Need: users.ActionSeePeople, tag: "people", summary: "A person's quotas, and how much is used", also: []int{gone}}, s.personQuotas)
-	add(s, Operation{Method: "GET", Path: "/users/{handle}/use", ID: "listUserUse", Need: users.ActionSeePeople, tag: "people", summary: "How much of the GPUs a person had", also: []int{gone}}, s.personUse)
+	add(s, Operation{Method: "POST", Path: "/users/{handle}/resume", ID: "resumeUser", Need: users.ActionManageUsers,
+		tag: "people", summary: "Let a suspended person in again", also: []int{gone}}, s.resumePerson)
+	add(s, Operation{Method: "POST", Path: "/users/{handle}/link", ID: "createPasswordLink", Need: users.ActionManageUsers,
+		tag: "people", summary: "Make a one-time link for a person's password",
+		description: "An earlier one that was not used works no longer.", status: http.StatusCreated,
+		also: []int{conflict, gone}}, s.createPasswordLink)
+	add(s, Operation{Method: "GET", Path: "/users/{handle}/quotas", ID: "listUserQuotas", Need: users.ActionSeePeople,
+		tag: "people", summary: "A person's quotas, and how much is used", also: []int{gone}}, s.personQuotas)
+	add(s, Operation{Method: "GET", Path: "/users/{handle}/use", ID: "listUserUse", Need: users.ActionSeePeople,
+		tag: "people", summary: "How much of the GPUs a person had", also: []int{gone}}, s.personUse)
 }
 
 func personOf(p *users.Person) Person {
-	return Person{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), UID: p.UID, State: string(p.State()), Groups: inGroups(p.Groups),
+	return Person{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), UID: p.UID,
+		State: string(p.State()), Groups: inGroups(p.Groups),
 		Created: p.Created, SignedIn: p.SignedIn, SuspendedSince: p.SuspendedSince, Removed: p.Removed, Purge: p.Purge}
 }
 
 func (s *Server) listPeople(ctx context.Context, c *call, in *findInput) (*foundPeople, error) {
-	found, err := s.cfg.Users.Find(ctx, users.Query{Text: in.Q, Role: users.Role(in.Role), Group: in.Group, State: users.State(in.State), Limit: in.PerPage, Offset: in.offset()})
+	found, err := s.cfg.Users.Find(ctx, users.Query{
+		Text: in.Q, Role: users.Role(in.Role), Group: in.Group, State: users.State(in.State), Limit: in.PerPage,
+		Offset: in.offset(),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("find people: %w", err)
 	}
@@ -127,7 +145,8 @@ func (s *Server) listPeople(ctx context.Context, c *call, in *findInput) (*found
 func (s *Server) person(ctx context.Context, c *call, handle string) (users.Person, error) {
 	who, err := s.cfg.Users.Person(ctx, handle)
 	if !c.everybody(users.ActionSeePeople) &&
-		(errors.Is(err, users.ErrNotFound) || errors.Is(err, users.ErrPurged) || err == nil && (who.Removed != nil || !c.may(users.ActionSeePeople, who.ID))) {
+		(errors.Is(err, users.ErrNotFound) || errors.Is(err, users.ErrPurged) || err == nil &&
+			(who.Removed != nil || !c.may(users.ActionSeePeople, who.ID))) {
 		return users.Person{}, errMayNot
 	}
 	return who, err
@@ -142,7 +161,9 @@ func (s *Server) getPerson(ctx context.Context, c *call, in *HandleInput) (*body
 }
 
 func (s *Server) createPerson(ctx context.Context, c *call, in *createInput) (*body[NewPerson], error) {
-	made, err := s.cfg.Users.Create(ctx, users.NewUser{Handle: strings.TrimSpace(in.Body.Handle), Name: in.Body.Name, Email: in.Body.Email, Role: users.Role(in.Body.Role)})
+	made, err := s.cfg.Users.Create(ctx, users.NewUser{
+		Handle: strings.TrimSpace(in.Body.Handle), Name: in.Body.Name, Email: in.Body.Email, Role: users.Role(in.Body.Role),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -161,12 +182,14 @@ func (s *Server) createPerson(ctx context.Context, c *call, in *createInput) (*b
 }
 
 func (s *Server) passwordLink(ctx context.Context, c *call, u users.User) (*PasswordLink, error) {
-	token, err := s.cfg.Users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: &u.ID}, users.PasswordLinkTTL)
+	token, err := s.cfg.Users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: &u.ID},
+		users.PasswordLinkTTL)
 	if err != nil {
 		return nil, err
 	}
 	s.audit(ctx, c, "user.password-link", u.Handle, "")
-	return &PasswordLink{Link: c.page("/welcome?token=" + url.QueryEscape(token)), Expires: s.now().Add(users.PasswordLinkTTL).UTC()}, nil
+	return &PasswordLink{Link: c.page("/welcome?token=" + url.QueryEscape(token)),
+		Expires: s.now().Add(users.PasswordLinkTTL).UTC()}, nil
 }
 
 func (s *Server) createPasswordLink(ctx context.Context, c *call, in *HandleInput) (*body[PasswordLink], error) {
@@ -212,7 +235,8 @@ func (s *Server) changePerson(ctx context.Context, c *call, in *changeInput) (*b
 
 // act does something to a person and answers with how they are then. Some things nobody does to themself, so that no
 // admin locks themself out by accident.
-func (s *Server) act(ctx context.Context, c *call, handle string, notSelf bool, do func(context.Context, int64) error) (*body[Person], error) {
+func (s *Server) act(ctx context.Context, c *call, handle string, notSelf bool,
+	do func(context.Context, int64) error) (*body[Person], error) {
 	who, err := s.person(ctx, c, handle)
 	if err != nil {
 		return nil, err

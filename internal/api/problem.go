@@ -32,11 +32,14 @@ var (
 	errOurs = problem(http.StatusInternalServerError, "Something went wrong here",
 		"It is not your doing. Try again; if it stays, an admin finds the reason with “gpulab logs”.")
 	errDiskFull = problem(http.StatusInsufficientStorage, "The lab’s disk is full",
-		"Nothing was changed, and what runs goes on. An admin finds what takes the room with “gpulab disk”. Try again in a minute.")
+		"Nothing was changed, and what runs goes on. An admin finds what takes the room with “gpulab disk”. Try again in "+
+			"a minute.")
 	errMayNot = problem(http.StatusForbidden, "This access token does not allow this",
-		"Its scope or its owner’s role does not reach that far. A token with another scope can be made on the page of the account; a role changes an admin of the lab.")
+		"Its scope or its owner’s role does not reach that far. A token with another scope can be made on the page of the "+
+			"account; a role changes an admin of the lab.")
 	errNotThere = problem(http.StatusNotFound, "There is no such thing", "It may be mistyped, or is gone.")
-	errYourself = problem(http.StatusConflict, "Not on your own account", "You cannot do this to yourself. Another admin can; nothing was changed.")
+	errYourself = problem(http.StatusConflict, "Not on your own account",
+		"You cannot do this to yourself. Another admin can; nothing was changed.")
 )
 
 // kinds are the sentinel errors of other packages, with the status and title that they become.
@@ -157,7 +160,8 @@ func refusal(err error) error {
 	var job *notebooks.JobError
 	switch {
 	case errors.As(err, &often):
-		return huma.ErrorWithHeaders(problem(http.StatusTooManyRequests, "Too many requests", "This program asks too often. Let it wait as long as Retry-After says."),
+		return huma.ErrorWithHeaders(problem(http.StatusTooManyRequests, "Too many requests",
+			"This program asks too often. Let it wait as long as Retry-After says."),
 			http.Header{"Retry-After": {strconv.Itoa(often.seconds())}})
 	case errors.As(err, &limited):
 		return huma.ErrorWithHeaders(problem(http.StatusTooManyRequests, "Too many tries", message(err)),

@@ -59,13 +59,19 @@ type grantInput struct {
 }
 
 func (s *Server) addQuotas() {
-	add(s, Operation{Method: "GET", Path: "/quotas", ID: "listQuotas", Need: users.ActionManageQuotas, tag: "quotas", summary: "Every quota that is set"}, s.listQuotas)
-	add(s, Operation{Method: "PUT", Path: "/quotas", ID: "setQuota", Need: users.ActionManageQuotas, tag: "quotas", summary: "Set a quota; what runs goes on", also: []int{http.StatusNotFound}}, s.setQuota)
-	add(s, Operation{Method: "DELETE", Path: "/quotas", ID: "unsetQuota", Need: users.ActionManageQuotas, tag: "quotas", summary: "Take a quota away",
+	add(s, Operation{Method: "GET", Path: "/quotas", ID: "listQuotas", Need: users.ActionManageQuotas, tag: "quotas",
+		summary: "Every quota that is set"}, s.listQuotas)
+	add(s, Operation{Method: "PUT", Path: "/quotas", ID: "setQuota", Need: users.ActionManageQuotas, tag: "quotas",
+		summary: "Set a quota; what runs goes on", also: []int{http.StatusNotFound}}, s.setQuota)
+	add(s, Operation{Method: "DELETE", Path: "/quotas", ID: "unsetQuota", Need: users.ActionManageQuotas, tag: "quotas",
+		summary:     "Take a quota away",
 		description: "One that is not there is as was wanted.", also: []int{http.StatusNotFound}}, s.unsetQuota)
-	add(s, Operation{Method: "GET", Path: "/grants", ID: "listGrants", Need: users.ActionManageQuotas, tag: "quotas", summary: "What is granted beyond quotas"}, s.listGrants)
-	add(s, Operation{Method: "POST", Path: "/grants", ID: "grant", Need: users.ActionManageQuotas, tag: "quotas", summary: "Give one person more for a while", status: http.StatusCreated, also: []int{http.StatusNotFound}}, s.grant)
-	add(s, Operation{Method: "DELETE", Path: "/grants/{id}", ID: "endGrant", Need: users.ActionManageQuotas, tag: "quotas", summary: "End a grant now"}, s.endGrant)
+	add(s, Operation{Method: "GET", Path: "/grants", ID: "listGrants", Need: users.ActionManageQuotas, tag: "quotas",
+		summary: "What is granted beyond quotas"}, s.listGrants)
+	add(s, Operation{Method: "POST", Path: "/grants", ID: "grant", Need: users.ActionManageQuotas, tag: "quotas",
+		summary: "Give one person more for a while", status: http.StatusCreated, also: []int{http.StatusNotFound}}, s.grant)
+	add(s, Operation{Method: "DELETE", Path: "/grants/{id}", ID: "endGrant", Need: users.ActionManageQuotas, tag: "quotas",
+		summary: "End a grant now"}, s.endGrant)
 }
 
 func (s *Server) listQuotas(ctx context.Context, _ *call, _ *noInput) (*body[QuotaRules], error) {
@@ -115,7 +121,10 @@ func (s *Server) unsetQuota(ctx context.Context, c *call, in *quotaKindInput) (*
 }
 
 func grantOf(g quota.Grant) Grant {
-	return Grant{ID: g.ID, User: g.User, Kind: string(g.Kind), Model: g.Model, Extra: g.Extra, Note: g.Note, By: g.By, At: g.At, Ends: g.Ends}
+	return Grant{
+		ID: g.ID, User: g.User, Kind: string(g.Kind), Model: g.Model, Extra: g.Extra, Note: g.Note, By: g.By, At: g.At,
+		Ends: g.Ends,
+	}
 }
 
 func (s *Server) listGrants(ctx context.Context, _ *call, _ *noInput) (*body[GrantList], error) {
@@ -135,7 +144,10 @@ func (s *Server) grant(ctx context.Context, c *call, in *grantInput) (*body[Gran
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.cfg.Quotas.Grant(ctx, quota.Grant{User: in.Body.User, Kind: kind, Model: model, Extra: in.Body.Extra, Ends: in.Body.Ends, Note: in.Body.Note, By: c.user.Handle})
+	g, err := s.cfg.Quotas.Grant(ctx, quota.Grant{
+		User: in.Body.User, Kind: kind, Model: model, Extra: in.Body.Extra, Ends: in.Body.Ends, Note: in.Body.Note,
+		By: c.user.Handle,
+	})
 	if err != nil {
 		return nil, err
 	}

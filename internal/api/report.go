@@ -45,7 +45,8 @@ type reportInput struct {
 }
 
 func (s *Server) addReport() {
-	add(s, Operation{Method: "GET", Path: "/report", ID: "getReport", Need: users.ActionManageLab, tag: "GPUs", summary: "What the lab had of its GPUs, by week and group"}, s.getReport)
+	add(s, Operation{Method: "GET", Path: "/report", ID: "getReport", Need: users.ActionManageLab, tag: "GPUs",
+		summary: "What the lab had of its GPUs, by week and group"}, s.getReport)
 }
 
 func (s *Server) getReport(ctx context.Context, _ *call, in *reportInput) (*body[Report], error) {
@@ -53,7 +54,9 @@ func (s *Server) getReport(ctx context.Context, _ *call, in *reportInput) (*body
 	if err != nil {
 		return nil, err
 	}
-	return answerWith(Report{made.From, made.To, made.Simulated, reportPart(made.Whole), reportParts(made.Weeks), reportParts(made.Groups)})
+	return answerWith(Report{
+		made.From, made.To, made.Simulated, reportPart(made.Whole), reportParts(made.Weeks), reportParts(made.Groups),
+	})
 }
 
 func reportParts(list []report.Part) []ReportPart {
@@ -65,5 +68,8 @@ func reportParts(list []report.Part) []ReportPart {
 }
 
 func reportPart(p report.Part) ReportPart {
-	return ReportPart{p.Group, given(p.From), given(p.To), p.There, p.Held, p.Busy, p.Idle, p.Owned, p.People, p.Fairness, p.Launches, p.GaveUp, p.Waited50, p.Waited95, p.Reclaimed, p.Resumed, p.Preempted, p.Lost}
+	return ReportPart{
+		p.Group, given(p.From), given(p.To), p.There, p.Held, p.Busy, p.Idle, p.Owned, p.People, p.Fairness, p.Launches,
+		p.GaveUp, p.Waited50, p.Waited95, p.Reclaimed, p.Resumed, p.Preempted, p.Lost,
+	}
 }

@@ -89,20 +89,31 @@ type served struct {
 }
 
 func (s *Server) addServices() {
-	add(s, Operation{Method: "GET", Path: "/services", ID: "listServices", Need: users.ActionSee, tag: "services", summary: "Your services, or those of others that you may see"}, s.listServices)
-	add(s, Operation{Method: "POST", Path: "/services", ID: "startService", Need: users.ActionLaunch, tag: "services", summary: "Start a service",
-		description: "It stands in the same line as notebooks and jobs, and starts by itself.", status: http.StatusCreated, also: []int{conflict}, maxBody: maxJobBody}, s.startService)
-	add(s, Operation{Method: "GET", Path: "/services/{id}", ID: "getService", Need: users.ActionSee, tag: "services", summary: "One of your services; waits for a change where asked to"}, s.getService)
-	add(s, Operation{Method: "GET", Path: "/services/{id}/log", ID: "readServiceLog", Need: users.ActionSee, tag: "services", summary: "What a service of yours has said",
+	add(s, Operation{Method: "GET", Path: "/services", ID: "listServices", Need: users.ActionSee, tag: "services",
+		summary: "Your services, or those of others that you may see"}, s.listServices)
+	add(s, Operation{Method: "POST", Path: "/services", ID: "startService", Need: users.ActionLaunch, tag: "services",
+		summary:     "Start a service",
+		description: "It stands in the same line as notebooks and jobs, and starts by itself.", status: http.StatusCreated,
+		also: []int{conflict}, maxBody: maxJobBody}, s.startService)
+	add(s, Operation{Method: "GET", Path: "/services/{id}", ID: "getService", Need: users.ActionSee, tag: "services",
+		summary: "One of your services; waits for a change where asked to"}, s.getService)
+	add(s, Operation{Method: "GET", Path: "/services/{id}/log", ID: "readServiceLog", Need: users.ActionSee,
+		tag: "services", summary: "What a service of yours has said",
 		description: "Of long logs the beginning and the end are kept."}, s.readServiceLog)
-	add(s, Operation{Method: "POST", Path: "/services/{id}/share", ID: "shareService", Need: users.ActionLaunch, tag: "services", summary: "Change who may see a service of yours",
+	add(s, Operation{Method: "POST", Path: "/services/{id}/share", ID: "shareService", Need: users.ActionLaunch,
+		tag: "services", summary: "Change who may see a service of yours",
 		description: "Who may not see it any more is cut off within seconds."}, s.shareService)
-	add(s, Operation{Method: "POST", Path: "/services/{id}/keep", ID: "keepService", Need: users.ActionLaunch, tag: "services", summary: "Put off when a service of yours is stopped"}, s.keepService)
-	add(s, Operation{Method: "POST", Path: "/services/{id}/restart", ID: "restartService", Need: users.ActionLaunch, tag: "services", summary: "End the program of a service of yours and start it again"}, s.restartService)
-	add(s, Operation{Method: "POST", Path: "/services/{id}/again", ID: "startServiceAgain", Need: users.ActionLaunch, tag: "services", summary: "Start a service of yours that has ended once more",
+	add(s, Operation{Method: "POST", Path: "/services/{id}/keep", ID: "keepService", Need: users.ActionLaunch,
+		tag: "services", summary: "Put off when a service of yours is stopped"}, s.keepService)
+	add(s, Operation{Method: "POST", Path: "/services/{id}/restart", ID: "restartService", Need: users.ActionLaunch,
+		tag: "services", summary: "End the program of a service of yours and start it again"}, s.restartService)
+	add(s, Operation{Method: "POST", Path: "/services/{id}/again", ID: "startServiceAgain", Need: users.ActionLaunch,
+		tag: "services", summary: "Start a service of yours that has ended once more",
 		status: http.StatusCreated, also: []int{conflict}}, s.startServiceAgain)
-	add(s, Operation{Method: "DELETE", Path: "/services/{id}", ID: "stopService", Need: users.ActionManageNotebooks, tag: "services", summary: "Stop a service",
-		description: "Its program gets SIGTERM, and half a minute to end. One that has ended is as was wanted."}, s.stopService)
+	add(s, Operation{Method: "DELETE", Path: "/services/{id}", ID: "stopService", Need: users.ActionManageNotebooks,
+		tag: "services", summary: "Stop a service",
+		description: "Its program gets SIGTERM, and half a minute to end. One that has ended is as was wanted."},
+		s.stopService)
 }
 
 func (s *Server) listServices(ctx context.Context, c *call, in *servicesInput) (*body[ServiceList], error) {
@@ -125,22 +136,27 @@ func (s *Server) listServices(ctx context.Context, c *call, in *servicesInput) (
 
 // service is a service as whoever asks may see it.
 func (s *Server) service(c *call, l *notebooks.Launch) Service {
-	v := Service{ID: l.ID, User: l.Handle, Name: l.Title, State: string(l.State), Health: string(l.Service.Health), Address: s.lastingAddress(c, l.URL), Share: l.Service.Share.String(), Port: l.Service.Port,
-		StopAt: l.Service.StopAt.UTC(), Restarts: l.Service.Restarts, Profile: l.Profile, GPUs: l.GPUs, Simulated: l.Simulated, Requested: l.Requested, Ready: given(l.Ready), Ended: given(l.Ended)}
+	v := Service{ID: l.ID, User: l.Handle, Name: l.Title, State: string(l.State), Health: string(l.Service.Health),
+		Address: s.lastingAddress(c, l.URL), Share: l.Service.Share.String(), Port: l.Service.Port,
+		StopAt: l.Service.StopAt.UTC(), Restarts: l.Service.Restarts, Profile: l.Profile, GPUs: l.GPUs,
+		Simulated: l.Simulated, Requested: l.Requested, Ready: given(l.Ready), Ended: given(l.Ended)}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
-		v.Reason, v.EndCode, v.ExitCode, v.Environment, v.Position, v.Output = l.Reason, l.EndCode, l.Job.ExitCode, l.Job.Environment, l.Position, l.Job.Output
+		v.Reason, v.EndCode, v.ExitCode, v.Environment, v.Position, v.Output = l.Reason, l.EndCode, l.Job.ExitCode,
+			l.Job.Environment, l.Position, l.Job.Output
 		v.Page = c.page("/services/" + strconv.FormatInt(l.ID, 10))
 	}
 	v.Version = versionOf(v)
 	return v
 }
 
-var errNoService = problem(http.StatusNotFound, "There is no such service", "There is no such service: its number may be mistyped, or it is somebody else's. “gpulab services” lists yours.")
+var errNoService = problem(http.StatusNotFound, "There is no such service",
+	"There is no such service: its number may be mistyped, or it is somebody else's. “gpulab services” lists yours.")
 
 // serviceOf reads a service that the caller may see all of. To others it does not exist.
 func (s *Server) serviceOf(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
 	l, err := s.cfg.Notebooks.Get(ctx, id)
-	if errors.Is(err, notebooks.ErrNotFound) || err == nil && (!l.IsService() || !c.may(users.ActionManageNotebooks, l.UserID)) {
+	if errors.Is(err, notebooks.ErrNotFound) || err == nil &&
+		(!l.IsService() || !c.may(users.ActionManageNotebooks, l.UserID)) {
 		return l, errNoService
 	}
 	return l, err
@@ -150,7 +166,8 @@ func (s *Server) serviceOf(ctx context.Context, c *call, id int64) (notebooks.La
 func (s *Server) ownService(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
 	l, err := s.serviceOf(ctx, c, id)
 	if err == nil && l.UserID != c.user.ID {
-		err = problem(http.StatusForbidden, "It is not yours", "What a service runs and says, and who may see it, is for its owner alone.")
+		err = problem(http.StatusForbidden, "It is not yours", "What a service runs and says, and who may see it, is for "+
+			"its owner alone.")
 	}
 	return l, err
 }
@@ -161,8 +178,11 @@ func (s *Server) startService(ctx context.Context, c *call, in *serveInput) (*se
 		return nil, &notebooks.JobError{Text: "A service runs a script, a command or TensorBoard, and only one of them."}
 	}
 	r := notebooks.ServiceRequest{
-		JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment},
-		Port:       b.Port, Once: b.Once,
+		JobRequest: notebooks.JobRequest{
+			Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name),
+			Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment,
+		},
+		Port: b.Port, Once: b.Once,
 	}
 	if b.Script == "" {
 		r.Args = b.Command
@@ -219,7 +239,8 @@ func (s *Server) readServiceLog(ctx context.Context, c *call, in *jobLogInput) (
 }
 
 // changeService changes a service of the caller's, and answers with how it is then.
-func (s *Server) changeService(ctx context.Context, c *call, id int64, action string, change func() error) (*body[Service], error) {
+func (s *Server) changeService(ctx context.Context, c *call, id int64, action string,
+	change func() error) (*body[Service], error) {
 	if _, err := s.ownService(ctx, c, id); err != nil {
 		return nil, err
 	}
@@ -239,7 +260,9 @@ func (s *Server) shareService(ctx context.Context, c *call, in *shareInput) (*bo
 	if err != nil {
 		return nil, err
 	}
-	return s.changeService(ctx, c, in.ID, "service.share", func() error { return s.cfg.Notebooks.ShareService(ctx, c.user, in.ID, share) })
+	return s.changeService(ctx, c, in.ID, "service.share", func() error {
+		return s.cfg.Notebooks.ShareService(ctx, c.user, in.ID, share)
+	})
 }
 
 func (s *Server) keepService(ctx context.Context, c *call, in *keepServiceInput) (*body[Service], error) {
@@ -247,11 +270,15 @@ func (s *Server) keepService(ctx context.Context, c *call, in *keepServiceInput)
 	if err != nil {
 		return nil, err
 	}
-	return s.changeService(ctx, c, in.ID, "service.keep", func() error { return s.cfg.Notebooks.KeepService(ctx, in.ID, after) })
+	return s.changeService(ctx, c, in.ID, "service.keep", func() error {
+		return s.cfg.Notebooks.KeepService(ctx, in.ID, after)
+	})
 }
 
 func (s *Server) restartService(ctx context.Context, c *call, in *IDInput) (*body[Service], error) {
-	return s.changeService(ctx, c, in.ID, "service.restart", func() error { return s.cfg.Notebooks.RestartService(ctx, in.ID) })
+	return s.changeService(ctx, c, in.ID, "service.restart", func() error {
+		return s.cfg.Notebooks.RestartService(ctx, in.ID)
+	})
 }
 
 func (s *Server) stopService(ctx context.Context, c *call, in *IDInput) (*body[Service], error) {

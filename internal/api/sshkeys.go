@@ -52,12 +52,19 @@ type Closed struct {
 
 // Keys and connections need more than a token for files: that one brings files in and out, and nothing else.
 func (s *Server) addSSHKeys() {
-	add(s, Operation{Method: "GET", Path: "/me/ssh-keys", ID: "listMySSHKeys", Need: users.ActionOwnAccount, tag: "files", summary: "The SSH keys with which you bring files in and out"}, s.mySSHKeys)
-	add(s, Operation{Method: "POST", Path: "/me/ssh-keys", ID: "addMySSHKey", Need: users.ActionOwnAccount, tag: "files", summary: "Add one of your SSH keys",
-		description: "Only the public key. It stays valid until you remove it.", status: http.StatusCreated, also: []int{conflict}}, s.addSSHKey)
-	add(s, Operation{Method: "DELETE", Path: "/me/ssh-keys/{id}", ID: "removeMySSHKey", Need: users.ActionOwnAccount, tag: "files", summary: "Remove one of your SSH keys",
+	add(s, Operation{Method: "GET", Path: "/me/ssh-keys", ID: "listMySSHKeys", Need: users.ActionOwnAccount, tag: "files",
+		summary: "The SSH keys with which you bring files in and out"}, s.mySSHKeys)
+	add(s, Operation{Method: "POST", Path: "/me/ssh-keys", ID: "addMySSHKey", Need: users.ActionOwnAccount, tag: "files",
+		summary:     "Add one of your SSH keys",
+		description: "Only the public key. It stays valid until you remove it.", status: http.StatusCreated,
+		also: []int{conflict}}, s.addSSHKey)
+	add(s, Operation{Method: "DELETE", Path: "/me/ssh-keys/{id}", ID: "removeMySSHKey", Need: users.ActionOwnAccount,
+		tag: "files", summary: "Remove one of your SSH keys",
 		description: "Connections that it opened end within seconds."}, s.removeSSHKey)
-	add(s, Operation{Method: "GET", Path: "/files/connections", ID: "listMyFileConnections", Need: users.ActionOwnAccount, tag: "files", summary: "What you have open for files"},
+	add(s, Operation{
+		Method: "GET", Path: "/files/connections", ID: "listMyFileConnections", Need: users.ActionOwnAccount, tag: "files",
+		summary: "What you have open for files",
+	},
 		func(_ context.Context, c *call, _ *noInput) (*body[FileConnections], error) {
 			list := FileConnections{Connections: []OpenConnection{}}
 			if door := s.cfg.Files; door != nil {
@@ -67,12 +74,16 @@ func (s *Server) addSSHKeys() {
 			}
 			return answerWith(list)
 		})
-	add(s, Operation{Method: "DELETE", Path: "/files/connections", ID: "closeMyFileConnections", Need: users.ActionOwnAccount, tag: "files", summary: "Close everything that you have open for files",
+	add(s, Operation{Method: "DELETE", Path: "/files/connections", ID: "closeMyFileConnections",
+		Need: users.ActionOwnAccount, tag: "files", summary: "Close everything that you have open for files",
 		description: "What is under way goes on where it stopped, with the next connection."}, s.closeFiles)
 }
 
 func sshKeyOf(k *users.SSHKey) SSHKey {
-	return SSHKey{ID: k.ID, Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, Created: k.Created, LastUsed: k.LastUsed, Remote: k.Remote}
+	return SSHKey{
+		ID: k.ID, Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, Created: k.Created, LastUsed: k.LastUsed,
+		Remote: k.Remote,
+	}
 }
 
 func (s *Server) mySSHKeys(ctx context.Context, c *call, _ *noInput) (*body[SSHKeyList], error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// strictJSON reads and writes JSON as huma does, but takes no null: what has no value is left out, and a null that meant
-// something else must not be taken for that.
+// strictJSON reads and writes JSON as huma does, but takes no null: what has no value is left out, and a null that
+// meant something else must not be taken for that.
 var strictJSON = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: func(data []byte, into any) error {
 	if err := json.Unmarshal(data, into); err != nil {
 		return err

@@ -27,15 +27,23 @@ type tailnetInput struct {
 }
 
 func (s *Server) addTailnet() {
-	add(s, Operation{Method: "GET", Path: "/tailnet", ID: "getTailnet", Need: users.ActionManageLab, tag: "lab", summary: "How the lab stands with its tailnet",
+	add(s, Operation{Method: "GET", Path: "/tailnet", ID: "getTailnet", Need: users.ActionManageLab, tag: "lab",
+		summary:     "How the lab stands with its tailnet",
 		description: "What `gpulab tailnet status --json` prints."}, s.getTailnet)
-	add(s, Operation{Method: "POST", Path: "/tailnet/up", ID: "turnTailnetOn", Need: users.ActionManageLab, tag: "lab", summary: "Join a tailnet, or turn it on again",
-		description: "It does not wait: getTailnet says when the lab is in, or where somebody has to let it in."}, s.turnTailnetOn)
-	add(s, Operation{Method: "POST", Path: "/tailnet/down", ID: "turnTailnetOff", Need: users.ActionManageLab, tag: "lab", summary: "Turn the tailnet off",
-		description: "The lab stays known to it. Whoever asks over the tailnet loses the connection.", status: http.StatusOK}, s.turnTailnetOff)
-	add(s, Operation{Method: "DELETE", Path: "/tailnet/funnel", ID: "closeFunnel", Need: users.ActionManageLab, tag: "lab", summary: "Close the lab to the public internet",
-		description: "The tailnet stays on. To open the lab to the internet takes a person, on the page Tailnet.", status: http.StatusOK}, s.closeFunnel)
-	add(s, Operation{Method: "DELETE", Path: "/tailnet", ID: "leaveTailnet", Need: users.ActionManageLab, tag: "lab", summary: "Leave the tailnet",
+	add(s, Operation{Method: "POST", Path: "/tailnet/up", ID: "turnTailnetOn", Need: users.ActionManageLab, tag: "lab",
+		summary:     "Join a tailnet, or turn it on again",
+		description: "It does not wait: getTailnet says when the lab is in, or where somebody has to let it in."},
+		s.turnTailnetOn)
+	add(s, Operation{Method: "POST", Path: "/tailnet/down", ID: "turnTailnetOff", Need: users.ActionManageLab, tag: "lab",
+		summary:     "Turn the tailnet off",
+		description: "The lab stays known to it. Whoever asks over the tailnet loses the connection.", status: http.StatusOK},
+		s.turnTailnetOff)
+	add(s, Operation{Method: "DELETE", Path: "/tailnet/funnel", ID: "closeFunnel", Need: users.ActionManageLab, tag: "lab",
+		summary:     "Close the lab to the public internet",
+		description: "The tailnet stays on. To open the lab to the internet takes a person, on the page Tailnet.",
+		status:      http.StatusOK}, s.closeFunnel)
+	add(s, Operation{Method: "DELETE", Path: "/tailnet", ID: "leaveTailnet", Need: users.ActionManageLab, tag: "lab",
+		summary:     "Leave the tailnet",
 		description: "To come back, somebody has to let the lab in again.", status: http.StatusOK}, s.leaveTailnet)
 }
 
@@ -51,7 +59,9 @@ func (s *Server) getTailnet(ctx context.Context, c *call, _ *noInput) (*body[ctl
 }
 
 func (s *Server) turnTailnetOn(ctx context.Context, c *call, in *tailnetInput) (*body[ctl.Tailnet], error) {
-	now, err := s.cfg.Tailnet.Up(ctx, ctl.TailnetRequest{AuthKey: in.Body.AuthKey, LoginServer: in.Body.LoginServer, Hostname: in.Body.Hostname})
+	now, err := s.cfg.Tailnet.Up(ctx, ctl.TailnetRequest{
+		AuthKey: in.Body.AuthKey, LoginServer: in.Body.LoginServer, Hostname: in.Body.Hostname,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -118,19 +118,32 @@ type importInput struct {
 }
 
 func (s *Server) addWaysIn() {
-	add(s, Operation{Method: "GET", Path: "/invitations", ID: "listInvitations", Need: users.ActionInvite, tag: "ways in", summary: "The invitations that you could have made"}, s.listInvitations)
-	add(s, Operation{Method: "POST", Path: "/invitations", ID: "invite", Need: users.ActionInvite, tag: "ways in", summary: "Make an invitation",
-		description: "A lead invites members and guests into groups that they lead.", status: http.StatusCreated, also: []int{http.StatusNotFound, conflict}}, s.invite)
-	add(s, Operation{Method: "DELETE", Path: "/invitations/{id}", ID: "revokeInvitation", Need: users.ActionInvite, tag: "ways in", summary: "Take an invitation back; accounts made with it stay"}, s.revokeInvitation)
-	add(s, Operation{Method: "GET", Path: "/sign-ups", ID: "listSignUps", Need: users.ActionManageUsers, tag: "ways in", summary: "Who asks for an account"}, s.listSignUps)
-	add(s, Operation{Method: "POST", Path: "/sign-ups/{id}/approve", ID: "approveSignUp", Need: users.ActionManageUsers, tag: "ways in", summary: "Make the account that somebody asked for", status: http.StatusCreated, also: []int{conflict}}, s.approve)
-	add(s, Operation{Method: "POST", Path: "/sign-ups/{id}/decline", ID: "declineSignUp", Need: users.ActionManageUsers, tag: "ways in", summary: "Forget a request with everything in it"}, s.decline)
-	add(s, Operation{Method: "POST", Path: "/imports", ID: "importUsers", Need: users.ActionManageUsers, tag: "ways in", summary: "Add the people of a list, or say what would happen",
-		description: "All of them or nobody, unless dropWrong is set.", maxBody: users.MaxImportBytes + maxBody, also: []int{conflict, http.StatusNotFound}}, s.importPeople)
+	add(s, Operation{Method: "GET", Path: "/invitations", ID: "listInvitations", Need: users.ActionInvite, tag: "ways in",
+		summary: "The invitations that you could have made"}, s.listInvitations)
+	add(s, Operation{Method: "POST", Path: "/invitations", ID: "invite", Need: users.ActionInvite, tag: "ways in",
+		summary:     "Make an invitation",
+		description: "A lead invites members and guests into groups that they lead.", status: http.StatusCreated,
+		also: []int{http.StatusNotFound, conflict}}, s.invite)
+	add(s, Operation{Method: "DELETE", Path: "/invitations/{id}", ID: "revokeInvitation", Need: users.ActionInvite,
+		tag: "ways in", summary: "Take an invitation back; accounts made with it stay"}, s.revokeInvitation)
+	add(s, Operation{Method: "GET", Path: "/sign-ups", ID: "listSignUps", Need: users.ActionManageUsers, tag: "ways in",
+		summary: "Who asks for an account"}, s.listSignUps)
+	add(s, Operation{Method: "POST", Path: "/sign-ups/{id}/approve", ID: "approveSignUp", Need: users.ActionManageUsers,
+		tag: "ways in", summary: "Make the account that somebody asked for", status: http.StatusCreated,
+		also: []int{conflict}}, s.approve)
+	add(s, Operation{Method: "POST", Path: "/sign-ups/{id}/decline", ID: "declineSignUp", Need: users.ActionManageUsers,
+		tag: "ways in", summary: "Forget a request with everything in it"}, s.decline)
+	add(s, Operation{Method: "POST", Path: "/imports", ID: "importUsers", Need: users.ActionManageUsers, tag: "ways in",
+		summary:     "Add the people of a list, or say what would happen",
+		description: "All of them or nobody, unless dropWrong is set.", maxBody: users.MaxImportBytes + maxBody,
+		also: []int{conflict, http.StatusNotFound}}, s.importPeople)
 }
 
 func invitationOf(i users.Invitation) Invitation {
-	return Invitation{ID: i.ID, Role: string(i.Role), Group: i.Group, Note: i.Note, Uses: i.Uses, MaxUses: i.MaxUses, By: i.By, Created: i.Created, Expires: i.Expires, Revoked: i.Revoked}
+	return Invitation{
+		ID: i.ID, Role: string(i.Role), Group: i.Group, Note: i.Note, Uses: i.Uses, MaxUses: i.MaxUses, By: i.By,
+		Created: i.Created, Expires: i.Expires, Revoked: i.Revoked,
+	}
 }
 
 func (s *Server) listInvitations(ctx context.Context, c *call, _ *noInput) (*body[InvitationList], error) {
@@ -146,8 +159,9 @@ func (s *Server) listInvitations(ctx context.Context, c *call, _ *noInput) (*bod
 }
 
 func (s *Server) invite(ctx context.Context, c *call, in *inviteInput) (*body[NewInvitation], error) {
-	made, token, err := s.cfg.Users.Invite(ctx, c.user, users.NewInvitation{Role: users.Role(in.Body.Role), Group: in.Body.Group, Note: in.Body.Note,
-		Uses: in.Body.Uses, TTL: time.Duration(in.Body.Days) * 24 * time.Hour, Emails: in.Body.Emails})
+	made, token, err := s.cfg.Users.Invite(ctx, c.user,
+		users.NewInvitation{Role: users.Role(in.Body.Role), Group: in.Body.Group, Note: in.Body.Note,
+			Uses: in.Body.Uses, TTL: time.Duration(in.Body.Days) * 24 * time.Hour, Emails: in.Body.Emails})
 	if err != nil {
 		return nil, err
 	}
@@ -199,28 +213,35 @@ func (s *Server) decline(ctx context.Context, c *call, in *IDInput) (*nothing, e
 }
 
 func (s *Server) importPeople(ctx context.Context, c *call, in *importInput) (*body[ImportReport], error) {
-	options := users.ImportOptions{Role: users.Role(in.Body.Role), Group: in.Body.Group, MakeGroups: in.Body.MakeGroups, DropWrong: in.Body.DropWrong,
-		LinkTTL: time.Duration(in.Body.Days) * 24 * time.Hour, Expect: in.Body.Expect}
+	options := users.ImportOptions{Role: users.Role(in.Body.Role), Group: in.Body.Group, MakeGroups: in.Body.MakeGroups,
+		DropWrong: in.Body.DropWrong,
+		LinkTTL:   time.Duration(in.Body.Days) * 24 * time.Hour, Expect: in.Body.Expect}
 	var plan users.ImportPlan
 	var links []users.PersonalLink
 	var err error
 	if in.Body.DryRun {
 		plan, err = s.cfg.Users.PlanImport(ctx, []byte(in.Body.List), options)
 	} else {
-		plan, links, err = s.cfg.Users.Import(ctx, users.Entry{Actor: c.user.Handle, Remote: c.remote}, []byte(in.Body.List), options)
+		plan, links, err = s.cfg.Users.Import(ctx, users.Entry{Actor: c.user.Handle, Remote: c.remote}, []byte(in.Body.List),
+			options)
 	}
 	if err != nil {
 		return nil, err
 	}
-	report := ImportReport{Done: !in.Body.DryRun, Digest: plan.Digest(), New: plan.New, Exists: plan.Exists, Wrong: plan.Wrong,
+	report := ImportReport{Done: !in.Body.DryRun, Digest: plan.Digest(), New: plan.New, Exists: plan.Exists,
+		Wrong:  plan.Wrong,
 		Groups: plan.Groups, Ignored: plan.Ignored, Rows: []ImportRow{}, Links: []ImportLink{}}
 	for i := range plan.Rows {
 		r := &plan.Rows[i]
-		report.Rows = append(report.Rows, ImportRow{r.Line, string(r.Status), r.Handle, r.Name, r.Email, string(r.Role), r.Group, r.Text})
+		report.Rows = append(report.Rows, ImportRow{
+			r.Line, string(r.Status), r.Handle, r.Name, r.Email, string(r.Role), r.Group, r.Text,
+		})
 	}
 	for i := range links {
 		l := &links[i]
-		report.Links = append(report.Links, ImportLink{l.Handle, l.Name, c.page("/welcome?token=" + url.QueryEscape(l.Token)), l.Expires})
+		report.Links = append(report.Links, ImportLink{
+			l.Handle, l.Name, c.page("/welcome?token=" + url.QueryEscape(l.Token)), l.Expires,
+		})
 	}
 	return answerWith(report)
 }

@@ -52,11 +52,13 @@ func Create(ctx context.Context, src Source, to io.Writer, w Watch) (Manifest, T
 	defer done()
 	m := src.Manifest
 	m.Format, m.Homes, m.History = Format, src.Homes != nil || src.Folders != nil, src.History
-	if m.Schema, err = store.Copy(ctx, filepath.Join(src.DataDir, store.MainFile), filepath.Join(work, store.MainFile)); err != nil {
+	if m.Schema, err = store.Copy(ctx, filepath.Join(src.DataDir, store.MainFile),
+		filepath.Join(work, store.MainFile)); err != nil {
 		return m, Totals{}, err
 	}
 	if src.History {
-		if m.HistorySchema, err = store.Copy(ctx, filepath.Join(src.DataDir, store.MetricsFile), filepath.Join(work, store.MetricsFile)); err != nil {
+		if m.HistorySchema, err = store.Copy(ctx, filepath.Join(src.DataDir, store.MetricsFile),
+			filepath.Join(work, store.MetricsFile)); err != nil {
 			return m, Totals{}, err
 		}
 	}
@@ -112,7 +114,8 @@ func workIn(dataDir string) (work string, done func(), err error) {
 
 // everything writes all entries in the order that readers want.
 func (s *saver) everything(src Source, work string) error {
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(append([]string{filepath.Base(configName)}, src.Beside...)))) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append([]string{filepath.Base(configName)},
+		src.Beside...)))) {
 		from := filepath.Join(filepath.Dir(src.Config), name)
 		if "etc/"+name == configName {
 			from = src.Config

@@ -50,8 +50,8 @@ type journal struct {
 	Placed Placed   `json:"placed"`
 }
 
-// move is a file or folder that gets another name in the same file system. It has been done once To is there and, unless
-// To was there before, From is gone.
+// move is a file or folder that gets another name in the same file system. It has been done once To is there and,
+// unless To was there before, From is gone.
 type move struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -66,10 +66,14 @@ const asideFolder = "before-restore-"
 func SetAside(name string) bool { return strings.HasPrefix(name, asideFolder) }
 
 // stays are the things in a data folder that are the machine's and not the lab's, and stay.
-var stays = []string{"bin", "homes", "folders", "identity.json", "machine.json", "log", "simdriver", "versions", "packages", "models", "lost+found", stageFolder, workFolder}
+var stays = []string{
+	"bin", "homes", "folders", "identity.json", "machine.json", "log", "simdriver", "versions", "packages", "models",
+	"lost+found", stageFolder, workFolder,
+}
 
 // derived are those that gpulab makes anew from the rest: the old cluster goes, so that a new one is made.
-var derived = []string{"k3s", "hub", "hub-routes.json", "features", "kubeconfig", "kubectl-cache", "k3s.yaml", "k3s.pid", "probe.pid",
+var derived = []string{"k3s", "hub", "hub-routes.json", "features", "kubeconfig", "kubectl-cache", "k3s.yaml",
+	"k3s.pid", "probe.pid",
 	"resolv.conf", "containerd.toml", "volume-plugins", "gpu-check"}
 
 // Place puts an unpacked archive in place. No gpulab may run. An error before the journal is written leaves everything
@@ -248,10 +252,12 @@ func (s *Stage) checkMoves(j *journal) error {
 			return &fs.PathError{Op: "stat", Path: m.From, Err: err}
 		}
 		if from.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
-			return fmt.Errorf("%s is a file system of its own, so it cannot be moved aside; unmount it, then restore again", m.From)
+			return fmt.Errorf("%s is a file system of its own, so it cannot be moved aside; unmount it, then restore again",
+				m.From)
 		}
 		top := dir
-		for strings.HasPrefix(filepath.Dir(top)+"/", s.dataDir+"/") && !strings.HasPrefix(filepath.Base(top), asideFolder) && top != s.dataDir {
+		for strings.HasPrefix(filepath.Dir(top)+"/", s.dataDir+"/") && !strings.HasPrefix(filepath.Base(top), asideFolder) &&
+			top != s.dataDir {
 			top = filepath.Dir(top)
 		}
 		if m.Aside && strings.HasPrefix(filepath.Base(top), asideFolder) && !slices.Contains(j.Placed.Aside, top) {

@@ -49,7 +49,8 @@ type reader struct {
 // Read reads an archive to its end, lets sink have what is in it, and says what it was. An error means that nothing of
 // it may be used.
 func read(ctx context.Context, from io.Reader, to sink) (Manifest, Totals, error) {
-	zip, err := zstd.NewReader(withContext{ctx, from}, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderMaxMemory(64<<20), zstd.WithDecoderLowmem(true))
+	zip, err := zstd.NewReader(withContext{ctx, from}, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxWindow(8<<20),
+		zstd.WithDecoderMaxMemory(64<<20), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return Manifest{}, Totals{}, err
 	}
@@ -80,10 +81,14 @@ func (r *reader) explain(err error) error {
 			return ErrNotOurs
 		}
 		return damaged("it breaks off behind %.100q", r.last)
-	case errors.Is(err, zstd.ErrCRCMismatch), errors.Is(err, zstd.ErrReservedBlockType), errors.Is(err, zstd.ErrCompressedSizeTooBig),
-		errors.Is(err, zstd.ErrBlockTooSmall), errors.Is(err, zstd.ErrUnexpectedBlockSize), errors.Is(err, zstd.ErrWindowSizeExceeded),
-		errors.Is(err, zstd.ErrWindowSizeTooSmall), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrUnknownDictionary),
-		errors.Is(err, zstd.ErrFrameSizeExceeded), errors.Is(err, zstd.ErrFrameSizeMismatch), errors.Is(err, tar.ErrFieldTooLong):
+	case errors.Is(err, zstd.ErrCRCMismatch), errors.Is(err, zstd.ErrReservedBlockType),
+		errors.Is(err, zstd.ErrCompressedSizeTooBig),
+		errors.Is(err, zstd.ErrBlockTooSmall), errors.Is(err, zstd.ErrUnexpectedBlockSize),
+		errors.Is(err, zstd.ErrWindowSizeExceeded),
+		errors.Is(err, zstd.ErrWindowSizeTooSmall), errors.Is(err, zstd.ErrDecoderSizeExceeded),
+		errors.Is(err, zstd.ErrUnknownDictionary),
+		errors.Is(err, zstd.ErrFrameSizeExceeded), errors.Is(err, zstd.ErrFrameSizeMismatch),
+		errors.Is(err, tar.ErrFieldTooLong):
 		return damaged("%s", strings.TrimSuffix(err.Error(), "."))
 	}
 	return err
@@ -140,12 +145,14 @@ func (r *reader) readManifest() error {
 	if err := r.readJSON(h, &m, maxSmall); err != nil {
 		return err
 	}
-	if m.Format < 1 || m.Version == "" || len(m.Version) > 100 || len(m.Lab) > 1000 || len(m.Host) > 1000 || m.Schema < 1 || m.Made.IsZero() {
+	if m.Format < 1 || m.Version == "" || len(m.Version) > 100 || len(m.Lab) > 1000 || len(m.Host) > 1000 ||
+		m.Schema < 1 || m.Made.IsZero() {
 		return damaged("its manifest is none")
 	}
 	r.manifest, r.last = m, manifestName
 	if m.Format > Format {
-		return fmt.Errorf("the backup was made by gpulab %q in a form that this one does not know; install that version, then restore", m.Version)
+		return fmt.Errorf("the backup was made by gpulab %q in a form that this one does not know; install that version, "+
+			"then restore", m.Version)
 	}
 	return r.sink.begin(m)
 }
@@ -201,8 +208,10 @@ func (r *reader) readEnd(h *tar.Header) error {
 	if !r.config || !r.main || r.history != r.manifest.History {
 		return damaged("it lacks what every backup has: the configuration, the database or the history")
 	}
-	if sum := hex.EncodeToString(r.whole.Sum(nil)); e.Sum != sum || e.Entries != r.totals.Entries || e.Bytes != r.totals.Bytes {
-		return damaged("as a whole it is not what was saved: %d of %d entries, or another checksum", r.totals.Entries, e.Entries)
+	if sum := hex.EncodeToString(r.whole.Sum(nil)); e.Sum != sum || e.Entries != r.totals.Entries ||
+		e.Bytes != r.totals.Bytes {
+		return damaged("as a whole it is not what was saved: %d of %d entries, or another checksum", r.totals.Entries,
+			e.Entries)
 	}
 	r.totals = e.Totals
 	for len(r.stack) > 0 {
@@ -357,7 +366,10 @@ func before(a, b string) bool {
 
 // fromHeader reads an entry as tar has it, and refuses what Create does not write.
 func fromHeader(h *tar.Header) (*Entry, error) {
-	e := &Entry{Path: h.Name, Mode: uint32(h.Mode), UID: h.Uid, GID: h.Gid, Modified: h.ModTime.UTC(), Target: h.Linkname, Size: h.Size}
+	e := &Entry{
+		Path: h.Name, Mode: uint32(h.Mode), UID: h.Uid, GID: h.Gid, Modified: h.ModTime.UTC(), Target: h.Linkname,
+		Size: h.Size,
+	}
 	switch h.Typeflag {
 	case tar.TypeReg:
 		e.Kind = File

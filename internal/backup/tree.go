@@ -314,7 +314,10 @@ func joined(list []Segment, hole int64) []Segment {
 
 // entryOf is an entry with what every kind has.
 func entryOf(path string, kind Kind, st *unix.Stat_t) *Entry {
-	return &Entry{Path: path, Kind: kind, Mode: st.Mode & uint32(modeOf(kind)), UID: int(st.Uid), GID: int(st.Gid), Modified: stamp(st.Mtim.Unix())}
+	return &Entry{
+		Path: path, Kind: kind, Mode: st.Mode & uint32(modeOf(kind)), UID: int(st.Uid), GID: int(st.Gid),
+		Modified: stamp(st.Mtim.Unix()),
+	}
 }
 
 // xattrs reads the extended attributes of something open that are saved.

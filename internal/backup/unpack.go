@@ -72,7 +72,8 @@ func (s *Stage) base(part string) (string, error) {
 	}
 	own := filepath.Join(s.dataDir, part)
 	var here, there unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, own, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_MNT_ID, &there)
+	err := unix.Statx(unix.AT_FDCWD, own, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_MNT_ID,
+		&there)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.dataDir, nil
 	}
@@ -109,7 +110,8 @@ func (s *Stage) Discard(ctx context.Context) error {
 
 // Unpack reads an archive to its end and unpacks it. check hears of the manifest before anything is written; step
 // after each entry, of how much has been. An error means that nothing of it may be used.
-func (s *Stage) Unpack(ctx context.Context, from io.Reader, check func(Manifest) error, step func(path string, bytes int64)) (Manifest, Totals, error) {
+func (s *Stage) Unpack(ctx context.Context, from io.Reader, check func(Manifest) error,
+	step func(path string, bytes int64)) (Manifest, Totals, error) {
 	u := &unpacker{ctx: ctx, check: check, step: step, open: map[string]int{}, root: os.Geteuid() == 0}
 	defer u.close()
 	for _, part := range parts {
@@ -323,7 +325,8 @@ func (u *unpacker) room(fd int, more int64) error {
 	free := int64(min(st.Bavail, 1<<40)) * st.Bsize
 	spare := min(1<<30, int64(min(st.Blocks, 1<<40))*st.Bsize/20)
 	if more > free-spare || st.Files > 0 && st.Ffree < 100 {
-		return fmt.Errorf("the disk of the data folder has no room for the backup: %s are free, of which %s stay so, and at least %s more are to come; make room, or restore where there is more",
+		return fmt.Errorf("the disk of the data folder has no room for the backup: %s are free, of which %s stay so, and "+
+			"at least %s more are to come; make room, or restore where there is more",
 			units.Bytes(uint64(free)), units.Bytes(uint64(spare)), units.Bytes(uint64(more)))
 	}
 	return nil

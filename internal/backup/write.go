@@ -90,7 +90,9 @@ func (a *archive) addJSON(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	err = a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX})
+	err = a.tar.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX,
+	})
 	if err == nil {
 		_, err = a.tar.Write(data)
 	}

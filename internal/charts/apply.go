@@ -196,7 +196,8 @@ func (j *job) neverRecorded(cfg *action.Configuration) bool {
 // last good revision if it does not become ready. It also repairs: Helm
 // compares old manifest, live objects and new manifest, and writes whatever
 // differs or is missing.
-func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest string, done Phase, why string) (Phase, string, error) {
+func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest string, done Phase,
+	why string) (Phase, string, error) {
 	chart, err := loadChart(j.release.Chart)
 	if err != nil {
 		return "", "", err

@@ -73,7 +73,8 @@ func (m *Manager) open() (*session, error) {
 }
 
 // helm prepares Helm for one namespace. wait decides when a release is ready.
-func (s *session) helm(namespace string, wait func(kube.ResourceList) error) (*action.Configuration, *kubeClient, error) {
+func (s *session) helm(namespace string,
+	wait func(kube.ResourceList) error) (*action.Configuration, *kubeClient, error) {
 	cfg := new(action.Configuration)
 	debug := func(format string, args ...any) {
 		s.log.Debug("helm: " + fmt.Sprintf(format, args...))
@@ -120,8 +121,10 @@ func unanswered(err error) bool {
 	if _, notReady := errors.AsType[notReadyError](err); err == nil || notReady {
 		return false // it quotes what pods say, and that may be anything
 	}
-	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
-		utilnet.IsTimeout(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) ||
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsTooManyRequests(err) ||
+		utilnet.IsTimeout(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) ||
+		utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) ||
 		slices.ContainsFunc(noAnswers, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 

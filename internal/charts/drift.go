@@ -70,7 +70,8 @@ func objectDrift(object *resource.Info) (string, error) {
 		return "", err
 	}
 	force := true
-	applied, err := helper.Patch(object.Namespace, object.Name, types.ApplyPatchType, wanted, &metav1.PatchOptions{Force: &force})
+	applied, err := helper.Patch(object.Namespace, object.Name, types.ApplyPatchType, wanted,
+		&metav1.PatchOptions{Force: &force})
 	if err != nil {
 		return "", err
 	}

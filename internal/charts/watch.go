@@ -58,9 +58,10 @@ func (m *Manager) Watch(ctx context.Context, changed func()) error {
 	if err != nil {
 		return fmt.Errorf("connecting to the cluster: %w", err)
 	}
-	factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, metav1.NamespaceAll, func(o *metav1.ListOptions) {
-		o.LabelSelector = managedLabel + " in (Helm, gpulab)"
-	})
+	factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, metav1.NamespaceAll,
+		func(o *metav1.ListOptions) {
+			o.LabelSelector = managedLabel + " in (Helm, gpulab)"
+		})
 	for _, kind := range watched {
 		_, err := factory.ForResource(kind).Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 			UpdateFunc: func(before, now any) {
@@ -104,6 +105,7 @@ func onlyStatus(before, now *metav1.PartialObjectMetadata) bool {
 		}
 		return list
 	}
-	return equality.Semantic.DeepEqual(written(before, false), written(now, false)) && !equality.Semantic.DeepEqual(written(before, true), written(now, true)) &&
+	return equality.Semantic.DeepEqual(written(before, false), written(now, false)) &&
+		!equality.Semantic.DeepEqual(written(before, true), written(now, true)) &&
 		maps.Equal(before.Labels, now.Labels) && maps.Equal(before.Annotations, now.Annotations)
 }

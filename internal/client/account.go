@@ -33,7 +33,8 @@ func newLogout(a *App) *cobra.Command {
 			}
 			var refused *Problem
 			if err != nil && (!errors.As(err, &refused) || refused.Status != http.StatusUnauthorized) {
-				return fail(ExitCode(err), "this computer has forgotten the token, but it could not be revoked: %w; revoke it on the page of your account", err)
+				return fail(ExitCode(err), "this computer has forgotten the token, but it could not be revoked: %w; revoke it "+
+					"on the page of your account", err)
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "Signed out of %s.\n", l.Server)
 			return err
@@ -59,7 +60,8 @@ func newWhoami(a *App) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return answered(a, c, "/me", asJSON, func(s *Session, who me) error {
-				_, err := fmt.Fprintf(c.OutOrStdout(), "%s (%s), %s in %s at %s. Scope %s, until %s.\n", plain(who.Name), who.Handle, who.Role,
+				_, err := fmt.Fprintf(c.OutOrStdout(), "%s (%s), %s in %s at %s. Scope %s, until %s.\n", plain(who.Name),
+					who.Handle, who.Role,
 					plain(s.Login.Lab), s.Login.Server, who.Token.Scope, who.Token.Expires.Local().Format("2 January 2006"))
 				return err
 			})

@@ -1,6 +1,6 @@
-// Package client is gpulab on people's own computers: commands that sign in to a lab, start and stop notebooks there, and
-// show what runs. It speaks to the lab's HTTP API alone and knows nothing of what is behind it, so that it stays small
-// and builds for Linux, macOS and Windows.
+// Package client is gpulab on people's own computers: commands that sign in to a lab, start and stop notebooks there,
+// and show what runs. It speaks to the lab's HTTP API alone and knows nothing of what is behind it, so that it stays
+// small and builds for Linux, macOS and Windows.
 //
 // cmd/gpulab-client is these commands and nothing else; cmd/gpulab has them beside those of root.
 package client
@@ -66,14 +66,18 @@ func tlsConfig(ca []byte) (*tls.Config, error) {
 	}
 	config.RootCAs = x509.NewCertPool()
 	if !config.RootCAs.AppendCertsFromPEM(ca) {
-		return nil, fail(ExitFailure, "the lab's certificate authority that was kept at sign-in cannot be read; sign in again with `gpulab login`")
+		return nil, fail(ExitFailure, "the lab's certificate authority that was kept at sign-in cannot be read; sign in "+
+			"again with `gpulab login`")
 	}
 	return config, nil
 }
 
 func httpClient(config *tls.Config) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second},
+		Transport: &http.Transport{
+			TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
+			TLSHandshakeTimeout: 10 * time.Second,
+		},
 		// A token goes to the address that was named at sign-in and nowhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -203,9 +207,11 @@ func refusal(server string, response *http.Response, text []byte) error {
 	case response.StatusCode == http.StatusServiceUnavailable:
 		return fail(ExitNotReached, "%s is starting; try again in a minute", server)
 	case response.StatusCode/100 == 3:
-		return fail(ExitFailure, "%s is not where the lab is: it leads to %q; sign in there with `gpulab login`", server, clip(plain(response.Header.Get("Location")), 200))
+		return fail(ExitFailure, "%s is not where the lab is: it leads to %q; sign in there with `gpulab login`", server,
+			clip(plain(response.Header.Get("Location")), 200))
 	}
-	return fail(ExitFailure, "%s does not answer as a gpulab does (status %d); check the address", server, response.StatusCode)
+	return fail(ExitFailure, "%s does not answer as a gpulab does (status %d); check the address", server,
+		response.StatusCode)
 }
 
 // notReached explains why there was no answer.
@@ -219,7 +225,8 @@ func notReached(ctx context.Context, server string, err error) error {
 	case errors.As(err, &authority):
 		return &strangerError{server, authority}
 	case errors.As(err, &name):
-		return fail(ExitNotReached, "the certificate of %s is for other names (%w); use the address that the lab's own page shows", server, err)
+		return fail(ExitNotReached, "the certificate of %s is for other names (%w); use the address that the lab's own "+
+			"page shows", server, err)
 	case errors.As(err, &invalid):
 		return fail(ExitNotReached, "the certificate of %s is not valid (%w); check this computer's clock", server, err)
 	}
@@ -237,7 +244,8 @@ type strangerError struct {
 }
 
 func (e *strangerError) Error() string {
-	return fmt.Sprintf("%s shows a certificate that the authority trusted at sign-in did not sign; ask an admin of the lab whether it has a new one, then sign in again with `gpulab login %[1]s`", e.server)
+	return fmt.Sprintf("%s shows a certificate that the authority trusted at sign-in did not sign; ask an admin of the "+
+		"lab whether it has a new one, then sign in again with `gpulab login %[1]s`", e.server)
 }
 
 func (e *strangerError) Unwrap() error { return e.cause }

@@ -99,7 +99,8 @@ func (a *App) Session() (*Session, error) {
 		return nil, err
 	}
 	if !a.time().Before(l.Expires) {
-		return nil, fail(ExitSignedOut, "your sign-in at %s ended on %s; run `gpulab login` again", l.Server, l.Expires.Local().Format("2 January 2006"))
+		return nil, fail(ExitSignedOut, "your sign-in at %s ended on %s; run `gpulab login` again", l.Server,
+			l.Expires.Local().Format("2 January 2006"))
 	}
 	return NewSession(l)
 }

@@ -62,7 +62,8 @@ This computer knows the lab by the key that the lab itself names over HTTPS.`,
 	}
 	flags := c.Flags()
 	flags.BoolVarP(&opts.Recursive, "recursive", "r", false, "copy folders with all that is in them")
-	flags.BoolVar(&opts.Check, "check", false, "compare SHA-256 checksums of both sides, also where size and time are the same")
+	flags.BoolVar(&opts.Check, "check", false, "compare SHA-256 checksums of both sides, also where size and time are "+
+		"the same")
 	flags.StringVar(&links, "links", string(transfer.LinksCopy), "symbolic links in folders: copy, follow or skip")
 	flags.IntVarP(&opts.AtOnce, "at-once", "j", 8, "how many files to copy at a time")
 	flags.DurationVar(&opts.Patience, "patience", 10*time.Minute, "how long to try again when the connection is lost")
@@ -173,7 +174,8 @@ func (s *Session) fileDialer(ctx context.Context) (transfer.Dial, error) {
 		return nil, err
 	}
 	if !door.Enabled {
-		return nil, fail(ExitRefused, "this lab takes no files this way; use the upload button of JupyterLab, or ask an admin of the lab to turn it on (files.listen)")
+		return nil, fail(ExitRefused, "this lab takes no files this way; use the upload button of JupyterLab, or ask an "+
+			"admin of the lab to turn it on (files.listen)")
 	}
 	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(door.HostKey))
 	if err != nil {
@@ -203,7 +205,8 @@ func dialFiles(ctx context.Context, address string, config *ssh.ClientConfig) (*
 	dialer := net.Dialer{Timeout: config.Timeout}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, fail(ExitNotReached, "%s cannot be reached (%w); does a firewall keep the port for files closed?", address, err)
+		return nil, fail(ExitNotReached, "%s cannot be reached (%w); does a firewall keep the port for files closed?",
+			address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -227,11 +230,13 @@ func dialFiles(ctx context.Context, address string, config *ssh.ClientConfig) (*
 func refusedFiles(address, said string, err error) error {
 	switch {
 	case strings.Contains(err.Error(), "host key"):
-		return &transfer.Refusal{Cause: fail(ExitNotReached, "%s is not the lab that was asked over HTTPS: it shows another host key. Tell an admin of the lab", address)}
+		return &transfer.Refusal{Cause: fail(ExitNotReached, "%s is not the lab that was asked over HTTPS: it shows "+
+			"another host key. Tell an admin of the lab", address)}
 	case strings.Contains(err.Error(), "unable to authenticate") && said != "":
 		return &transfer.Refusal{Cause: fail(ExitRefused, "%s", said)}
 	case strings.Contains(err.Error(), "unable to authenticate"):
-		return &transfer.Refusal{Cause: fail(ExitSignedOut, "the lab does not take your sign-in for files; run `gpulab login` again")}
+		return &transfer.Refusal{Cause: fail(ExitSignedOut, "the lab does not take your sign-in for files; run `gpulab "+
+			"login` again")}
 	}
 	return fail(ExitNotReached, "%s does not answer as it should: %w", address, err)
 }

@@ -43,7 +43,8 @@ func (a *App) ShowEnvironments(c *cobra.Command, asJSON bool) error {
 	return answered(a, c, "/environments", asJSON, func(_ *Session, list environments) error {
 		out := c.OutOrStdout()
 		if len(list.Environments) == 0 {
-			_, err := fmt.Fprintln(out, "This lab has no environments yet. An admin can build PyTorch and others, on the page Environments.")
+			_, err := fmt.Fprintln(out, "This lab has no environments yet. An admin can build PyTorch and others, on the "+
+				"page Environments.")
 			return err
 		}
 		rows := [][]string{{"ENVIRONMENT", "TITLE", "PYTHON", "PACKAGES", "SIZE", "NEEDS", ""}}
@@ -55,7 +56,10 @@ func (a *App) ShowEnvironments(c *cobra.Command, asJSON bool) error {
 			if e.Default {
 				def = "default"
 			}
-			rows = append(rows, []string{e.Name + "/" + e.Version, plain(e.Title), cmp.Or(e.Python, "–"), strconv.Itoa(e.Packages), units.Bytes(uint64(max(e.Size, 0))), needs, def})
+			rows = append(rows, []string{
+				e.Name + "/" + e.Version, plain(e.Title), cmp.Or(e.Python, "–"), strconv.Itoa(e.Packages),
+				units.Bytes(uint64(max(e.Size, 0))), needs, def,
+			})
 		}
 		if err := table(out, rows); err != nil {
 			return err

@@ -103,7 +103,8 @@ func (s *Session) findJob(ctx context.Context, name string) (job, error) {
 				return j, nil
 			}
 		}
-		return j, fail(ExitRefused, "job %s has no element %s that has been in line; `gpulab jobs --array %[1]s` shows those that have", array, task)
+		return j, fail(ExitRefused, "job %s has no element %s that has been in line; `gpulab jobs --array %[1]s` shows "+
+			"those that have", array, task)
 	}
 	if err := s.Get(ctx, "/jobs", &list); err != nil {
 		return j, err
@@ -113,7 +114,8 @@ func (s *Session) findJob(ctx context.Context, name string) (job, error) {
 			return j, nil
 		}
 	}
-	return j, fail(ExitRefused, "you have no job called %q; `gpulab jobs` shows those that there are", clip(plain(name), 80))
+	return j, fail(ExitRefused, "you have no job called %q; `gpulab jobs` shows those that there are",
+		clip(plain(name), 80))
 }
 
 func (a *App) completeJobs(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -159,21 +161,28 @@ type jobAsk struct {
 func (q *jobAsk) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.IntVar(&q.gpus, "gpus", 0, "how many GPUs")
-	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs, or the smallest with --cpus and --mem, if empty")
+	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs, or the "+
+		"smallest with --cpus and --mem, if empty")
 	f.Float64Var(&q.CPUs, "cpus", 0, "how many cores it needs at least")
 	f.StringVar(&q.Memory, "mem", "", "how much memory it needs at least, such as 16G")
 	f.StringVar(&q.TimeLimit, "time", "", "how long it may run, such as 2h, 90m, 3d or 1-12:00:00; 24h if empty")
 	f.StringVar(&q.Name, "name", "", "what you call it")
-	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name, of an array's elements %A and %a (default jobs/NAME-NUMBER.log)")
-	f.StringVar(&q.Errors, "error", "", "file of its standard error in your home, named like --output; its log has it if empty")
-	f.StringVar(&q.Mail, "mail-type", "", "what you want mails of, as sbatch takes it: BEGIN, END, FAIL, TIME_LIMIT with commas, ALL or NONE")
-	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch; the Python of notebooks' image if empty")
+	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name, of an array's "+
+		"elements %A and %a (default jobs/NAME-NUMBER.log)")
+	f.StringVar(&q.Errors, "error", "", "file of its standard error in your home, named like --output; its log has it "+
+		"if empty")
+	f.StringVar(&q.Mail, "mail-type", "", "what you want mails of, as sbatch takes it: BEGIN, END, FAIL, TIME_LIMIT "+
+		"with commas, ALL or NONE")
+	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch; the Python of "+
+		"notebooks' image if empty")
 	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
 	f.StringVar(&q.After, "after", "", "jobs that have to succeed before it starts, such as 12 or 12,13")
 	f.StringVar(&q.After, "dependency", "", "the same as sbatch takes it, such as afterok:12:13,afterany:14")
 	f.IntVar(&q.retries, "retries", 0, "how often it is started again when it fails or is interrupted, at most 10")
-	f.StringVar(&q.Array, "array", "", "make it many jobs, one for each number, as sbatch does: 0-9, 1,3,7-20:2, or 0-99%4 for four at a time")
-	f.BoolVar(&q.preemptible, "preemptible", false, "let it give way to others who wait for its GPU: it gets SIGTERM and 30 s, and goes back into the line; its use counts half")
+	f.StringVar(&q.Array, "array", "", "make it many jobs, one for each number, as sbatch does: 0-9, 1,3,7-20:2, or "+
+		"0-99%4 for four at a time")
+	f.BoolVar(&q.preemptible, "preemptible", false, "let it give way to others who wait for its GPU: it gets SIGTERM "+
+		"and 30 s, and goes back into the line; its use counts half")
 	f.SetInterspersed(false) // what stands behind the program is the program's
 }
 
@@ -230,7 +239,8 @@ func readScript(c *cobra.Command, name string) (string, error) {
 	case len(text) == 0:
 		return "", fail(ExitUsage, "the script is empty")
 	case isNotebook && len(text) > mostTaken:
-		return "", fail(ExitUsage, "the notebook is longer than %d KiB without its outputs; copy it into your home with `gpulab cp`, and run it there: `gpulab run -- run-notebook NOTEBOOK`", mostTaken>>10)
+		return "", fail(ExitUsage, "the notebook is longer than %d KiB without its outputs; copy it into your home with "+
+			"`gpulab cp`, and run it there: `gpulab run -- run-notebook NOTEBOOK`", mostTaken>>10)
 	}
 	return string(text), nil
 }
@@ -272,7 +282,8 @@ func newSubmit(a *App) *cobra.Command {
 	var q jobAsk
 	var wait, asJSON bool
 	c := &cobra.Command{
-		Use: "submit SCRIPT|NOTEBOOK|MANIFEST [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn has come",
+		Use: "submit SCRIPT|NOTEBOOK|MANIFEST [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn " +
+			"has come",
 		Long: `Submit a script as a job. It stands in the same line as notebooks, starts by
 itself, and runs with your home, in the same software as a notebook. What it
 says is kept in a file of your home.
@@ -298,8 +309,11 @@ stays as it is.
 A file that ends with .yaml, .yml or .json is the manifest of a Kubernetes Job
 (batch/v1). gpulab takes its program, its environment and what it needs, and
 refuses fields that it does not support, with their names and lines.`,
-		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh\n  gpulab submit --preemptible --gpus 1 sweep.sh\n  gpulab submit train.py --epochs 40\n  gpulab submit --gpus 1 --dir work train.ipynb\n  gpulab submit job.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit " +
+			"--wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh\n  gpulab " +
+			"submit --preemptible --gpus 1 sweep.sh\n  gpulab submit train.py --epochs 40\n  gpulab submit --gpus 1 --dir " +
+			"work train.ipynb\n  gpulab submit job.yaml",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.Session()
 			if err != nil {
@@ -323,14 +337,16 @@ refuses fields that it does not support, with their names and lines.`,
 				return printJSON(c.OutOrStdout(), answer)
 			}
 			if j.Array != "" {
-				_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts elements: `gpulab jobs --array %d`\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, j.Page)
+				_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts elements: `gpulab jobs --array "+
+					"%d`\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, j.Page)
 				return err
 			}
 			files := plain(j.Output)
 			if j.Errors != "" {
 				files += ", its errors in " + plain(j.Errors)
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home %s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, files, j.Page)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home "+
+				"%s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, files, j.Page)
 			return err
 		},
 	}

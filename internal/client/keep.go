@@ -62,7 +62,8 @@ func (s *Session) warned(ctx context.Context, name string) (notebook, error) {
 	case 1:
 		return list[0], nil
 	}
-	return notebook{}, fail(ExitUsage, "several notebooks are about to be stopped; say which by its number: %s", numbers(list))
+	return notebook{}, fail(ExitUsage, "several notebooks are about to be stopped; say which by its number: %s",
+		numbers(list))
 }
 
 func newKeep(a *App) *cobra.Command {
@@ -85,7 +86,8 @@ a few times in a row. Without a name it is the one that is about to be stopped.`
 				return err
 			}
 			var answer json.RawMessage
-			if err := s.Do(c.Context(), http.MethodPost, "/notebooks/"+strconv.FormatInt(n.ID, 10)+"/keep", nil, &answer); err != nil {
+			if err := s.Do(c.Context(), http.MethodPost, "/notebooks/"+strconv.FormatInt(n.ID, 10)+"/keep", nil,
+				&answer); err != nil {
 				return err
 			}
 			if asJSON {

@@ -56,7 +56,8 @@ waiting for it here.`,
 			case wait:
 				_, err = fmt.Fprintln(c.OutOrStdout(), n.URL)
 			default:
-				_, err = fmt.Fprintf(c.OutOrStdout(), "%s is number %d and %s\nIts page: %s\n", plain(n.Title), n.ID, n.says(), n.Page)
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s is number %d and %s\nIts page: %s\n", plain(n.Title), n.ID, n.says(),
+					n.Page)
 			}
 			return err
 		},
@@ -69,7 +70,8 @@ waiting for it here.`,
 }
 
 // waitFor waits until a notebook runs, and says on the way what happens to it. Interrupted, it leaves the notebook be.
-func (s *Session) waitFor(c *cobra.Command, n notebook, answer json.RawMessage, quiet bool) (json.RawMessage, notebook, error) {
+func (s *Session) waitFor(c *cobra.Command, n notebook, answer json.RawMessage,
+	quiet bool) (json.RawMessage, notebook, error) {
 	said, lost := "", false
 	for {
 		if text := n.says(); text != said && !quiet {
@@ -82,12 +84,14 @@ func (s *Session) waitFor(c *cobra.Command, n notebook, answer json.RawMessage, 
 		case n.ended():
 			return nil, n, fail(ExitNotStarted, "the notebook did not start: %s", plain(n.Reason))
 		case n.Never:
-			return nil, n, fail(ExitNotStarted, "the notebook can never start like this; `gpulab stop %d` takes it out of the queue", n.ID)
+			return nil, n, fail(ExitNotStarted, "the notebook can never start like this; `gpulab stop %d` takes it out of "+
+				"the queue", n.ID)
 		}
 		query := url.Values{"wait": {strconv.Itoa(waitAtOnce)}, "seen": {n.Version}}
 		err := s.Get(c.Context(), "/notebooks/"+strconv.FormatInt(n.ID, 10)+"?"+query.Encode(), &answer)
 		if c.Context().Err() != nil {
-			return nil, n, fail(ExitFailure, "interrupted; the notebook goes on by itself, `gpulab ps` shows it and `gpulab stop %d` ends it", n.ID)
+			return nil, n, fail(ExitFailure, "interrupted; the notebook goes on by itself, `gpulab ps` shows it and `gpulab "+
+				"stop %d` ends it", n.ID)
 		}
 		if ExitCode(err) == ExitNotReached {
 			// The lab may be restarted while somebody waits; the notebook goes on.

@@ -78,7 +78,8 @@ full does everything that your role may.`,
 }
 
 func complete(c *cobra.Command, flag string, values ...string) {
-	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	if err := c.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // no such flag: a mistake in this program
 	}
 }
@@ -124,14 +125,17 @@ func (a *App) login(c *cobra.Command, address string, o loginOptions) error {
 		revokeOld(c.Context(), before)
 	}
 	if o.asJSON {
-		return printJSON(c.OutOrStdout(), map[string]any{"server": login.Server, "lab": login.Lab, "handle": login.Handle, "scope": login.Scope, "expires": login.Expires})
+		return printJSON(c.OutOrStdout(), map[string]any{
+			"server": login.Server, "lab": login.Lab, "handle": login.Handle, "scope": login.Scope, "expires": login.Expires,
+		})
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "Signed in to %s as %s until %s. Next: `gpulab launch`, or `gpulab ps`.\n",
 		plain(login.Lab), plain(login.Handle), login.Expires.Local().Format("2 January 2006"))
 	return err
 }
 
-// revokeOld ends the token of an earlier sign-in, which nothing uses any more. One that cannot be ended now ends by itself.
+// revokeOld ends the token of an earlier sign-in, which nothing uses any more. One that cannot be ended now ends by
+// itself.
 func revokeOld(ctx context.Context, old Login) {
 	if s, err := NewSession(old); err == nil {
 		_ = s.Do(ctx, http.MethodDelete, "/me/token", nil, nil)
@@ -164,7 +168,8 @@ func (a *App) trust(c *cobra.Command, server, pinned string, o loginOptions) (ca
 		return authority, found.Name, askTrust(c, server, shown)
 	}
 	if !sameFingerprint(o.fingerprint, shown) {
-		return nil, "", fail(ExitNotReached, "%s shows the fingerprint %s, which is not the one that you gave; do not sign in, and ask an admin of the lab", server, shown)
+		return nil, "", fail(ExitNotReached, "%s shows the fingerprint %s, which is not the one that you gave; do not "+
+			"sign in, and ask an admin of the lab", server, shown)
 	}
 	return authority, found.Name, nil
 }
@@ -173,7 +178,8 @@ func (a *App) trust(c *cobra.Command, server, pinned string, o loginOptions) (ca
 func askTrust(c *cobra.Command, server, shown string) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if ok && !term.IsTerminal(int(in.Fd())) {
-		return fail(ExitUsage, "%s signs its certificate itself, and nobody can compare the fingerprint here; give it with --fingerprint, as an admin of the lab or the page %[1]s/trust tells it", server)
+		return fail(ExitUsage, "%s signs its certificate itself, and nobody can compare the fingerprint here; give it "+
+			"with --fingerprint, as an admin of the lab or the page %[1]s/trust tells it", server)
 	}
 	fmt.Fprintf(c.ErrOrStderr(), `
 %s signs its certificate itself, so nothing vouches for it yet. The SHA-256
@@ -198,13 +204,15 @@ Is it the same? Type yes to trust it from now on: `, server, shown[:48], shown[4
 // confirm gets a token: the person confirms in the browser, this computer asks until they have.
 func (a *App) confirm(c *cobra.Command, s *Session, o loginOptions) (deviceAnswer, error) {
 	var start deviceStart
-	err := s.Do(c.Context(), http.MethodPost, "/device", map[string]any{"client": thisComputer(), "scope": o.scope, "days": o.days}, &start)
+	err := s.Do(c.Context(), http.MethodPost, "/device",
+		map[string]any{"client": thisComputer(), "scope": o.scope, "days": o.days}, &start)
 	if err != nil {
 		return deviceAnswer{}, err
 	}
 	page := s.Login.Server + "/device?code=" + url.QueryEscape(start.UserCode)
 	out := c.ErrOrStderr()
-	fmt.Fprintf(out, "Confirm in your browser that it is you:\n\n  %s\n\nThe page must show the code  %s\n\n", page, plain(start.UserCode))
+	fmt.Fprintf(out, "Confirm in your browser that it is you:\n\n  %s\n\nThe page must show the code  %s\n\n", page,
+		plain(start.UserCode))
 	if !o.noBrowser && !remoteTerminal() {
 		if err := a.open(page); err != nil {
 			fmt.Fprintln(out, "No browser could be opened here: open the address yourself, on any device.")
@@ -252,10 +260,12 @@ func thisComputer() string {
 	if err != nil || host == "" {
 		host = "a computer without a name"
 	}
-	return clip(plain(fmt.Sprintf("%s (%s)", host, map[string]string{"darwin": "macOS", "windows": "Windows", "linux": "Linux"}[runtime.GOOS])), 59)
+	return clip(plain(fmt.Sprintf("%s (%s)", host,
+		map[string]string{"darwin": "macOS", "windows": "Windows", "linux": "Linux"}[runtime.GOOS])), 59)
 }
 
 // remoteTerminal reports whether a browser opened here would appear where nobody sits.
 func remoteTerminal() bool {
-	return os.Getenv("SSH_CONNECTION") != "" || runtime.GOOS == "linux" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" && os.Getenv("WSL_DISTRO_NAME") == ""
+	return os.Getenv("SSH_CONNECTION") != "" || runtime.GOOS == "linux" && os.Getenv("DISPLAY") == "" &&
+		os.Getenv("WAYLAND_DISPLAY") == "" && os.Getenv("WSL_DISTRO_NAME") == ""
 }

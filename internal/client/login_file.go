@@ -36,7 +36,8 @@ func loginPath() (string, error) {
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fail(ExitFailure, "this system names no folder for a program's settings (%w); set %s to a file of yours", err, loginVariable)
+		return "", fail(ExitFailure, "this system names no folder for a program's settings (%w); set %s to a file of yours",
+			err, loginVariable)
 	}
 	return filepath.Join(dir, "gpulab", "login.json"), nil
 }
@@ -53,14 +54,16 @@ func readLogin(path string) (Login, error) {
 	}
 	// Windows keeps others out of a person's folders by other means.
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		return l, fail(ExitFailure, "others can read your access token in %s; run `chmod 600 %[1]s`, and revoke the token on the page of your account if somebody may have", path)
+		return l, fail(ExitFailure, "others can read your access token in %s; run `chmod 600 %[1]s`, and revoke the token "+
+			"on the page of your account if somebody may have", path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return l, fmt.Errorf("read the login: %w", err)
 	}
 	if err := json.Unmarshal(text, &l); err != nil || l.Server == "" || l.Token == "" {
-		return Login{}, fail(ExitSignedOut, "the login in %s cannot be read; sign in again with `gpulab login` and the lab's address", path)
+		return Login{}, fail(ExitSignedOut, "the login in %s cannot be read; sign in again with `gpulab login` and the "+
+			"lab's address", path)
 	}
 	return l, nil
 }

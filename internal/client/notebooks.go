@@ -97,7 +97,8 @@ func (s *Session) find(ctx context.Context, name string) (notebook, error) {
 	case len(list) == 0:
 		return notebook{}, fail(ExitRefused, "you have no notebook; `gpulab launch` starts one")
 	case len(fits) == 0:
-		return notebook{}, fail(ExitRefused, "you have no notebook called %q; `gpulab ps` shows those that there are", clip(plain(name), 80))
+		return notebook{}, fail(ExitRefused, "you have no notebook called %q; `gpulab ps` shows those that there are",
+			clip(plain(name), 80))
 	}
 	return notebook{}, fail(ExitUsage, "several notebooks could be meant; say which by its number: %s", numbers(fits))
 }
@@ -229,7 +230,9 @@ func (a *App) printNotebooks(c *cobra.Command, list []notebook, all bool) error 
 		if n.Simulated {
 			gpus += " simulated"
 		}
-		row := []string{strconv.FormatInt(n.ID, 10), n.Title, n.Profile, gpus, units.Lasting(a.time().Sub(n.Requested)), n.says()}
+		row := []string{
+			strconv.FormatInt(n.ID, 10), n.Title, n.Profile, gpus, units.Lasting(a.time().Sub(n.Requested)), n.says(),
+		}
 		if all {
 			row = slices.Insert(row, 1, n.User)
 		}

@@ -148,7 +148,8 @@ func byteWords(n int64) string {
 func summaryWords(s transfer.Summary) string {
 	parts := []string{fmt.Sprintf("%s copied (%s)", filesWord(s.Copied), byteWords(s.Bytes))}
 	if s.Seconds >= 1 && s.Bytes > 0 {
-		parts[0] = fmt.Sprintf("%s copied (%s, %s/s)", filesWord(s.Copied), byteWords(s.Bytes), byteWords(int64(float64(s.Bytes)/s.Seconds)))
+		parts[0] = fmt.Sprintf("%s copied (%s, %s/s)", filesWord(s.Copied), byteWords(s.Bytes),
+			byteWords(int64(float64(s.Bytes)/s.Seconds)))
 	}
 	if s.Unchanged > 0 {
 		parts = append(parts, fmt.Sprintf("%d there already", s.Unchanged))

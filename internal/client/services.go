@@ -66,7 +66,8 @@ func (s *Session) findService(ctx context.Context, name string) (service, error)
 			return v, nil
 		}
 	}
-	return v, fail(ExitRefused, "you have no service called %q; `gpulab services` shows those that there are", clip(plain(name), 80))
+	return v, fail(ExitRefused, "you have no service called %q; `gpulab services` shows those that there are",
+		clip(plain(name), 80))
 }
 
 func (a *App) completeServices(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -93,7 +94,9 @@ func newServices(a *App) *cobra.Command {
 			if others {
 				path += "?of=others"
 			}
-			return answered(a, c, path, asJSON, func(_ *Session, list serviceList) error { return a.printServices(c, list.Services, others) })
+			return answered(a, c, path, asJSON, func(_ *Session, list serviceList) error {
+				return a.printServices(c, list.Services, others)
+			})
 		},
 	}
 	c.Flags().BoolVar(&others, "others", false, "list those of others that you may see")
@@ -131,11 +134,13 @@ func newService(a *App) *cobra.Command {
 		Long: `A service is a program that goes on running in the lab and has a page for
 browsers: TensorBoard, an inference server, a Gradio page. Only those see it
 who are signed in and with whom you share it.`,
-		Example: "  gpulab service tensorboard runs\n  gpulab service run --name demo --port 7860 --share group:vision -- python app.py\n  gpulab services",
-		Args:    cobra.NoArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+		Example: "  gpulab service tensorboard runs\n  gpulab service run --name demo --port 7860 --share group:vision -- " +
+			"python app.py\n  gpulab services",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newServiceRun(a), newServiceTensorBoard(a), newServiceShare(a), newServiceKeep(a), newServiceRestart(a), newServiceStop(a), newServiceLogs(a))
+	c.AddCommand(newServiceRun(a), newServiceTensorBoard(a), newServiceShare(a), newServiceKeep(a), newServiceRestart(a),
+		newServiceStop(a), newServiceLogs(a))
 	return c
 }
 
@@ -161,7 +166,8 @@ type serviceAsk struct {
 func (q *serviceAsk) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&q.Name, "name", "", "what it is called; a part of its address")
-	f.StringVar(&q.Share, "share", "", "who may see it beside you: private, group:NAME, or lab for everybody who is signed in (default private)")
+	f.StringVar(&q.Share, "share", "", "who may see it beside you: private, group:NAME, or lab for everybody who is "+
+		"signed in (default private)")
 	f.StringVar(&q.StopAfter, "stop-after", "", "when it is stopped, such as 12h or 30d; 7d if empty, 90d at most")
 	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch")
 	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs if empty")
@@ -197,7 +203,8 @@ func (a *App) start(c *cobra.Command, q *serviceAsk, wait bool) error {
 	if q.asJSON {
 		return printJSON(c.OutOrStdout(), answer)
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "Service %d (%s): %s\nIts address: %s\nIts log: `gpulab service logs %d`, in your home %s\n", v.ID, plain(v.Name), v.says(), v.Address, v.ID, plain(v.Output))
+	_, err = fmt.Fprintf(c.OutOrStdout(), "Service %d (%s): %s\nIts address: %s\nIts log: `gpulab service logs %d`, in "+
+		"your home %s\n", v.ID, plain(v.Name), v.says(), v.Address, v.ID, plain(v.Output))
 	if err == nil && wait && v.State == "ended" {
 		err = fail(ExitRefused, "the service has ended: %s", v.says())
 	}
@@ -214,8 +221,9 @@ answers on a port. It has to listen on 0.0.0.0; the port is in
 GPULAB_SERVICE_PORT, too. It is an origin of its own, so the program needs no
 base path. When it ends it is started again, sooner or later as it ends more
 often, until its stop time or until you stop it.`,
-		Example: "  gpulab service run --name demo --port 7860 --share group:vision -- python app.py\n  gpulab service run --name llm --port 8000 --gpus 1 --env pytorch --stop-after 12h -- python serve.py",
-		Args:    cobra.MinimumNArgs(1),
+		Example: "  gpulab service run --name demo --port 7860 --share group:vision -- python app.py\n  gpulab service " +
+			"run --name llm --port 8000 --gpus 1 --env pytorch --stop-after 12h -- python serve.py",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if q.Command = args; q.Name == "" {
 				q.Name = clip(plain(filepath.Base(args[0])), 60)
@@ -253,7 +261,9 @@ func newServiceTensorBoard(a *App) *cobra.Command {
 }
 
 // onService is a command that does something with a service and says what came of it.
-func onService(a *App, use, short, example string, args int, do func(s *Session, c *cobra.Command, v service, args []string, answer *json.RawMessage) error, words string) *cobra.Command {
+func onService(a *App, use, short, example string, args int,
+	do func(s *Session, c *cobra.Command, v service, args []string, answer *json.RawMessage) error,
+	words string) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: use, Short: short, Example: example, Args: cobra.ExactArgs(args), ValidArgsFunction: a.completeServices,
@@ -277,7 +287,8 @@ func onService(a *App, use, short, example string, args int, do func(s *Session,
 			if err := json.Unmarshal(answer, &v); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "Service %d (%s) %s\n", v.ID, plain(v.Name), strings.NewReplacer("SHARE", v.Share, "STOP", v.StopAt.Local().Format("15:04 on Mon 2 Jan")).Replace(words))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Service %d (%s) %s\n", v.ID, plain(v.Name),
+				strings.NewReplacer("SHARE", v.Share, "STOP", v.StopAt.Local().Format("15:04 on Mon 2 Jan")).Replace(words))
 			return err
 		},
 	}
@@ -286,21 +297,24 @@ func onService(a *App, use, short, example string, args int, do func(s *Session,
 }
 
 func newServiceShare(a *App) *cobra.Command {
-	return onService(a, "share SERVICE private|group:NAME|lab", "Change who may see a service of yours", "  gpulab service share demo group:vision\n  gpulab service share demo private", 2,
+	return onService(a, "share SERVICE private|group:NAME|lab", "Change who may see a service of yours",
+		"  gpulab service share demo group:vision\n  gpulab service share demo private", 2,
 		func(s *Session, c *cobra.Command, v service, args []string, answer *json.RawMessage) error {
 			return s.Do(c.Context(), http.MethodPost, v.path()+"/share", map[string]string{"share": args[0]}, answer)
 		}, "is shared: SHARE. Who may not see it any more is cut off within seconds.")
 }
 
 func newServiceKeep(a *App) *cobra.Command {
-	return onService(a, "keep SERVICE TIME", "Set when a service of yours is stopped, from now on", "  gpulab service keep demo 14d", 2,
+	return onService(a, "keep SERVICE TIME", "Set when a service of yours is stopped, from now on",
+		"  gpulab service keep demo 14d", 2,
 		func(s *Session, c *cobra.Command, v service, args []string, answer *json.RawMessage) error {
 			return s.Do(c.Context(), http.MethodPost, v.path()+"/keep", map[string]string{"stopAfter": args[0]}, answer)
 		}, "is stopped at STOP.")
 }
 
 func newServiceRestart(a *App) *cobra.Command {
-	return onService(a, "restart SERVICE", "End the program of a service of yours and start it again", "  gpulab service restart demo", 1,
+	return onService(a, "restart SERVICE", "End the program of a service of yours and start it again",
+		"  gpulab service restart demo", 1,
 		func(s *Session, c *cobra.Command, v service, _ []string, answer *json.RawMessage) error {
 			return s.Do(c.Context(), http.MethodPost, v.path()+"/restart", nil, answer)
 		}, "is being restarted.")
@@ -317,7 +331,8 @@ func newServiceLogs(a *App) *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use: "logs SERVICE", Short: "Show what a service of yours has said; with -f go on until it ends",
-		Example: "  gpulab service logs demo\n  gpulab service logs -f demo", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeServices,
+		Example: "  gpulab service logs demo\n  gpulab service logs -f demo", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeServices,
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.Session()
 			if err != nil {

@@ -70,7 +70,8 @@ func meet(ctx context.Context, server string) (found lab, authority []byte, err 
 	defer second.CloseIdleConnections()
 	err = ask(ctx, second, server, "", http.MethodGet, "/lab", nil, &found)
 	if errors.As(err, &unknown) {
-		err = fail(ExitNotReached, "the certificate of %s is not signed by the authority that it names itself; do not sign in, and tell an admin of the lab", server)
+		err = fail(ExitNotReached, "the certificate of %s is not signed by the authority that it names itself; do not "+
+			"sign in, and tell an admin of the lab", server)
 	}
 	return found, authority, err
 }
@@ -78,7 +79,8 @@ func meet(ctx context.Context, server string) (found lab, authority []byte, err 
 // namedAuthority fetches the authority that a lab offers for download. Nothing vouches for the answer: its fingerprint
 // has to be compared.
 func namedAuthority(ctx context.Context, server string) ([]byte, error) {
-	client := httpClient(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}) //nolint:gosec // what comes is checked by a person
+	//nolint:gosec // what comes is checked by a person
+	client := httpClient(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})
 	defer client.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/ca.crt", nil)
 	if err != nil {
@@ -95,7 +97,8 @@ func namedAuthority(ctx context.Context, server string) ([]byte, error) {
 	}
 	block, _ := pem.Decode(text)
 	if response.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
-		return nil, fail(ExitNotReached, "nothing that this computer trusts vouches for %s, and it names no authority of its own; check the address", server)
+		return nil, fail(ExitNotReached, "nothing that this computer trusts vouches for %s, and it names no authority of "+
+			"its own; check the address", server)
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil || !certificate.IsCA {

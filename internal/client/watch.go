@@ -83,8 +83,10 @@ func drainSignals(c chan os.Signal) {
 
 // ask is what somebody wants who has pressed Ctrl-C.
 func (w *watcher) ask(interrupts <-chan os.Signal) (goOn bool, err error) {
-	leave := fail(130, "job %d goes on by itself; `gpulab logs -f %[1]d` shows it, and `gpulab cancel %[1]d` cancels it", w.j.ID)
-	if in, ok := w.c.InOrStdin().(*os.File); ok && !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor is small
+	leave := fail(130, "job %d goes on by itself; `gpulab logs -f %[1]d` shows it, and `gpulab cancel %[1]d` cancels it",
+		w.j.ID)
+	//nolint:gosec // a file descriptor is small
+	if in, ok := w.c.InOrStdin().(*os.File); ok && !term.IsTerminal(int(in.Fd())) {
 		return false, leave
 	}
 	fmt.Fprintf(w.c.ErrOrStderr(), "\nCancel job %d? [y]es, [n]o and go on watching, [l]eave it running: ", w.j.ID)
@@ -176,7 +178,8 @@ func (w *watcher) piece(ctx context.Context, wait int) (more bool, err error) {
 		return false, err
 	}
 	if p.LeftOut > 0 {
-		fmt.Fprintf(w.c.ErrOrStderr(), "[%d bytes are left out here: of a long log the beginning and the end are kept]\n", p.LeftOut)
+		fmt.Fprintf(w.c.ErrOrStderr(), "[%d bytes are left out here: of a long log the beginning and the end are kept]\n",
+			p.LeftOut)
 	}
 	w.at, w.missing = p.Next, p.Missing
 	if _, err := w.out.Write(p.Data); err != nil {

@@ -148,7 +148,8 @@ func (s Storage) checkExport() error {
 	case s.Export != "" && s.Export != ExportNFS:
 		return fmt.Errorf("storage.export is %q; it may be nfs, or left out", s.Export)
 	case s.Export != "" && s.Shared != "":
-		return errors.New("storage.export and storage.shared are both given: homes are on the head, which exports them to the other machines (export), or on storage that all mount (shared)")
+		return errors.New("storage.export and storage.shared are both given: homes are on the head, which exports them to " +
+			"the other machines (export), or on storage that all mount (shared)")
 	}
 	return nil
 }
@@ -159,9 +160,11 @@ func checkShared(path, dataDir string) error {
 	case path == "":
 		return nil
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/":
-		return fmt.Errorf("storage.shared is %q, but must be the full path of a folder that every machine mounts, such as /srv/lab", path)
+		return fmt.Errorf("storage.shared is %q, but must be the full path of a folder that every machine mounts, such as "+
+			"/srv/lab", path)
 	case path == dataDir || strings.HasPrefix(path, dataDir+"/") || strings.HasPrefix(dataDir, path+"/"):
-		return fmt.Errorf("storage.shared is %s, which lies in or around dataDir, %s; mount the storage elsewhere", path, dataDir)
+		return fmt.Errorf("storage.shared is %s, which lies in or around dataDir, %s; mount the storage elsewhere", path,
+			dataDir)
 	}
 	return nil
 }
@@ -289,7 +292,9 @@ func (c *Config) LaunchProfiles() []notebooks.Profile {
 	usual := notebooks.DefaultProfiles()
 	for i := range usual {
 		if usual[i].GPUs > 0 {
-			usual[i].Description = fmt.Sprintf("JupyterLab with a GPU that up to %d notebooks take turns on; they share its memory.", c.GPUSharing)
+			usual[i].Description = fmt.Sprintf("JupyterLab with a GPU that up to %d notebooks take turns on; they share "+
+				"its memory.",
+				c.GPUSharing)
 		}
 	}
 	return usual

@@ -34,7 +34,8 @@ func (c *Config) FindImages() (string, error) {
 		}
 		tried = append(tried, d)
 	}
-	return "", fmt.Errorf("the container images are in none of %s; build them with `go tool task images`, or install the package gpulab-images", strings.Join(tried, ", "))
+	return "", fmt.Errorf("the container images are in none of %s; build them with `go tool task images`, or install "+
+		"the package gpulab-images", strings.Join(tried, ", "))
 }
 
 // Inputs is a digest of what a daemon with this configuration starts from.

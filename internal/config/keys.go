@@ -51,7 +51,8 @@ func labKeys() []key {
 		{path: "lab", usual: "GPU lab", doc: "The lab's name, as its pages show it.",
 			check: func(c *Config) error { return CheckLab(c.Lab) }},
 		{path: "address", doc: "This machine's address. Empty: the address with the default route, found at every start."},
-		{path: "names", check: (*Config).checkWildcards, doc: `Other names by which people reach this machine, for example [gpu.lab.example].
+		{path: "names", check: (*Config).checkWildcards,
+			doc: `Other names by which people reach this machine, for example [gpu.lab.example].
 With "*.gpu.lab.example" as well, each person's notebooks have a name below gpu.lab.example
 instead of a port. The name server needs a record for it, too.`},
 		{path: "tls", check: func(c *Config) error { return c.TLS.check() },
@@ -67,7 +68,8 @@ visitor is (X-Forwarded-For) and which address was requested (X-Forwarded-Host).
 the same name, the second becomes gpulab-2.local. off: no such name.`},
 		{path: "httpsPort", usual: "443", check: checkPort("httpsPort", func(c *Config) int { return c.HTTPSPort }),
 			doc: "The port of the pages."},
-		{path: "hubPort", usual: "8443", check: checkHubPort, doc: "The port of the permanent addresses of notebooks and services."},
+		{path: "hubPort", usual: "8443", check: checkHubPort, doc: "The port of the permanent addresses of notebooks and " +
+			"services."},
 		{path: "httpPort", usual: "80", zero: true, check: checkPort("httpPort", func(c *Config) int { return *c.HTTPPort }),
 			doc: "The port that redirects to HTTPS. 0: none."},
 		{path: "servicePorts", usual: "8500-8699", check: (*Config).checkServicePorts,
@@ -79,9 +81,13 @@ off: the lab has no services.`},
 what isolates one person's notebooks from another's in a browser. Open them in a firewall in
 front of this machine. A longer range has room for more people. Without this key:
 21000-21999, or a range that leaves the lab's other ports free.`},
-		{path: "nodesPort", usual: fmt.Sprint(DefaultNodesPort), check: checkPort("nodesPort", func(c *Config) int { return c.NodesPort }),
-			doc: "The port on which other machines join and report. It is open once there is an invitation or a\njoined machine."},
-		{path: "nodesHidden", doc: `While that port is open, the head is announced on the local network (mDNS), so that gpulab join
+		{path: "nodesPort", usual: fmt.Sprint(DefaultNodesPort), check: checkPort("nodesPort", func(c *Config) int {
+			return c.NodesPort
+		}),
+			doc: "The port on which other machines join and report. It is open once there is an invitation or a\njoined " +
+				"machine."},
+		{path: "nodesHidden",
+			doc: `While that port is open, the head is announced on the local network (mDNS), so that gpulab join
 finds it. true: it is not announced, and joining needs the address in the code.`},
 	}
 }
@@ -101,7 +107,8 @@ machine without a card.`},
 		}, doc: "How many GPUs to simulate."},
 		{path: "gpuSharing", usual: "1", zero: true, check: func(c *Config) error {
 			if c.GPUSharing < 1 || c.GPUSharing > MaxSharing {
-				return fmt.Errorf("gpuSharing is %d; it may be 1 (each GPU is one notebook's at a time) to %d", c.GPUSharing, MaxSharing)
+				return fmt.Errorf("gpuSharing is %d; it may be 1 (each GPU is one notebook's at a time) to %d", c.GPUSharing,
+					MaxSharing)
 			}
 			return nil
 		}, doc: `How many notebooks share each GPU by taking turns. 1: none does. They share its memory, too,
@@ -111,7 +118,8 @@ and nothing stops one of them from using all of it.`},
 			case power.Always, power.LidOpen, power.Never:
 				return nil
 			}
-			return fmt.Errorf("stayAwake is %q; it may be notebooks (while some run), lid-open (the same, but not with the lid closed) or off", c.StayAwake)
+			return fmt.Errorf("stayAwake is %q; it may be notebooks (while some run), lid-open (the same, but not with the "+
+				"lid closed) or off", c.StayAwake)
 		}, doc: `What keeps this machine from going to sleep, where systemd-logind can put it to sleep:
 notebooks (while some run, even with the lid closed), lid-open (while some run and the lid is
 open), or off.`},
@@ -186,11 +194,15 @@ each; "gpulab signin check" tests them. Secrets are in separate files. This one 
       - groups: [students, staff]
         role: member`},
 		{path: "tailnet", doc: `Who signs in over a tailnet, once "gpulab tailnet up" has added the lab to one.`},
-		{path: "tailnet.signIn", usual: string(Off), check: func(c *Config) error { return c.Tailnet.checkSignIn(c.SignIn) }, doc: `off: people sign in as elsewhere. offer: people whom allow names may sign in with their
+		{path: "tailnet.signIn", usual: string(Off), check: func(c *Config) error {
+			return c.Tailnet.checkSignIn(c.SignIn)
+		}, doc: `off: people sign in as elsewhere. offer: people whom allow names may sign in with their
 identity in the tailnet, without a password. require: over the tailnet, everyone else is
 rejected, and passwords are not accepted.`},
 		{path: "tailnet.accounts", doc: "create (the default) adds an account for a person who has none; existing does not."},
-		{path: "tailnet.allow", check: func(c *Config) error { return c.Tailnet.checkAllow() }, doc: `People, groups, tags of machines without an owner, and people of other tailnets with whom the
+		{path: "tailnet.allow", check: func(c *Config) error {
+			return c.Tailnet.checkAllow()
+		}, doc: `People, groups, tags of machines without an owner, and people of other tailnets with whom the
 machine is shared. Each gets a role, a group of the lab, or both:
   allow:
     - {login: ada@example.org, role: admin}
@@ -202,7 +214,9 @@ machine is shared. Each gets a role, a group of the lab, or both:
 dataDir/metrics-token ("gpulab metrics --scrape-config" prints its job), and some networks
 without it.`},
 		{path: "metrics.enabled", usual: "true", doc: "false removes /metrics."},
-		{path: "metrics.networks", check: checkNetworks("metrics.networks", func(c *Config) []Prefix { return c.Metrics.Networks }),
+		{path: "metrics.networks", check: checkNetworks("metrics.networks", func(c *Config) []Prefix {
+			return c.Metrics.Networks
+		}),
 			doc: "Networks that may read it without the token, for example [10.1.2.0/24]."},
 	}
 }
@@ -230,14 +244,16 @@ explains the order.`},
 		{path: "queue.sampling", usual: "1m", check: func(c *Config) error {
 			return c.Queue.Sampling.within("queue.sampling", time.Second, hour, "1m")
 		}, doc: "How often past use is computed."},
-		{path: "queue.shares", check: (*Config).checkShares, doc: `The number of GPUs for which a group goes first while it holds fewer. Other people use what the
+		{path: "queue.shares", check: (*Config).checkShares,
+			doc: `The number of GPUs for which a group goes first while it holds fewer. Other people use what the
 group leaves free. For example {vision: 2}.`},
 		{path: "queue.preemption", usual: string(notebooks.PreemptOffered), check: func(c *Config) error {
 			switch notebooks.Preemption(c.Queue.Preemption) {
 			case notebooks.PreemptNothing, notebooks.PreemptOffered, notebooks.PreemptByRole:
 				return nil
 			}
-			return fmt.Errorf("queue.preemption is %q; it may be off (no job is preempted), offered (jobs whose owners allow it) or roles (those, and jobs of people with a lower role)", c.Queue.Preemption)
+			return fmt.Errorf("queue.preemption is %q; it may be off (no job is preempted), offered (jobs whose owners allow "+
+				"it) or roles (those, and jobs of people with a lower role)", c.Queue.Preemption)
 		}, doc: `Which jobs are preempted when a person waits for their GPU; they return to the queue. off: none.
 offered: jobs whose owners allow it. roles: those, and jobs of people with a lower role; launches
 of leads then go before those of members, and these before those of guests. Notebooks are never
@@ -255,12 +271,18 @@ docs/idle.md explains the rules.`},
 			return err
 		}, doc: "when-wanted (only while a launch waits that could use the GPU), always or never."},
 		{path: "idle.after", usual: durationOf(usual.After).text, doc: "How long a GPU is unused before the warning."},
-		{path: "idle.countdown", usual: durationOf(usual.Countdown).text, doc: "How long the notebook keeps running after the warning."},
+		{path: "idle.countdown", usual: durationOf(usual.Countdown).text,
+			doc: "How long the notebook keeps running after the warning."},
 		{path: "idle.extend", usual: durationOf(usual.Extend).text, doc: "For how long its owner can keep it."},
-		{path: "idle.extensions", usual: fmt.Sprint(usual.Extensions), zero: true, doc: "How often in a row its owner can keep it."},
-		{path: "idle.unused", usual: durationOf(usual.Unused).text, doc: "After this long without any work on its GPU, a notebook counts as unused whatever else it does.\n0: never."},
-		{path: "idle.unopened", usual: durationOf(usual.Unopened).text, doc: "After this long, a notebook that waited in the queue and that its owner does not open goes to the\nnext person. 0: never."},
-		{path: "idle.maxAge", usual: durationOf(usual.MaxAge).text, doc: "Every notebook stops after running for this long. 0: never."},
+		{path: "idle.extensions", usual: fmt.Sprint(usual.Extensions), zero: true,
+			doc: "How often in a row its owner can keep it."},
+		{path: "idle.unused", usual: durationOf(usual.Unused).text,
+			doc: "After this long without any work on its GPU, a notebook counts as unused whatever else it does.\n0: never."},
+		{path: "idle.unopened", usual: durationOf(usual.Unopened).text,
+			doc: "After this long, a notebook that waited in the queue and that its owner does not open goes to the\nnext " +
+				"person. 0: never."},
+		{path: "idle.maxAge", usual: durationOf(usual.MaxAge).text,
+			doc: "Every notebook stops after running for this long. 0: never."},
 		{path: "idle.profiles", doc: "What differs for a profile, by its slug: {gpu: {maxAge: 72h}}."},
 		{path: "idle.groups", doc: "What differs for a group, by its name: {staff: {act: never}}."},
 	}
@@ -290,24 +312,33 @@ disk. It is deleted when the notebook or job ends. One that exceeds it is ended.
 file for each 32 KiB.`},
 
 		{path: "environments", doc: `Where "gpulab env" gets the packages of environments.`},
-		{path: "environments.index", check: checkAddress("environments.index", func(c *Config) string { return c.Environments.Index }, environments.CheckIndex),
+		{path: "environments.index", check: checkAddress("environments.index", func(c *Config) string {
+			return c.Environments.Index
+		}, environments.CheckIndex),
 			doc: "An index of Python packages, for example https://pypi.example.org/simple. Empty: PyPI."},
-		{path: "environments.debian", check: checkAddress("environments.debian", func(c *Config) string { return c.Environments.Debian }, environments.CheckMirror),
+		{path: "environments.debian", check: checkAddress("environments.debian", func(c *Config) string {
+			return c.Environments.Debian
+		}, environments.CheckMirror),
 			doc: "A mirror of Debian, for R, for example https://mirror.example.org/debian. Empty: Debian's own."},
 		{path: "environments.cache", usual: "10Gi", check: func(c *Config) error {
 			return c.Environments.Cache.within("environments.cache", 0, large, keep, "10Gi")
 		}, doc: "How much of what was downloaded is kept for the next environment."},
 
 		{path: "packages", doc: `"pip install" in notebooks and jobs asks a cache on the head.`},
-		{path: "packages.index", check: checkUpstream("packages.index", func(c *Config) string { return c.Packages.Index }, environments.CheckIndex),
+		{path: "packages.index", check: checkUpstream("packages.index", func(c *Config) string {
+			return c.Packages.Index
+		}, environments.CheckIndex),
 			doc: "Where the cache gets packages. Empty: PyPI."},
 		{path: "packages.cache", usual: "20Gi", check: func(c *Config) error {
 			return c.Packages.Cache.within("packages.cache", gibibyte, large, keep, "20Gi")
 		}, doc: "How much it keeps. 0: nothing."},
 
-		{path: "models", doc: `Models of Hugging Face are downloaded through a cache on the head in the same way. Between machines
+		{path: "models",
+			doc: `Models of Hugging Face are downloaded through a cache on the head in the same way. Between machines
 the cache is used only with network.encrypt.`},
-		{path: "models.hub", check: checkUpstream("models.hub", func(c *Config) string { return c.Models.Hub }, environments.CheckHub),
+		{path: "models.hub", check: checkUpstream("models.hub", func(c *Config) string {
+			return c.Models.Hub
+		}, environments.CheckHub),
 			doc: "A mirror of Hugging Face. Empty: huggingface.co."},
 		{path: "models.cache", usual: "50Gi", check: func(c *Config) error {
 			return c.Models.Cache.within("models.cache", gibibyte, large, keep, "50Gi")
@@ -349,12 +380,14 @@ not names. Without ports (of TCP and UDP), all are open. The lab's own machines 
 http://proxy.example.org:3128: for notebooks, registries of images and identity providers.`},
 		{path: "network.noProxy", check: func(c *Config) error { return c.Network.checkNoProxy() },
 			doc: "What is reached without the proxy, for example [.example.org]."},
-		{path: "network.encrypt", doc: "true: traffic between notebooks on different machines and the head is encrypted with WireGuard."},
+		{path: "network.encrypt", doc: "true: traffic between notebooks on different machines and the head is encrypted " +
+			"with WireGuard."},
 
 		{path: "k3s", doc: "For unusual machines."},
 		{path: "k3s.podMaxPids", usual: "4096", check: func(c *Config) error {
 			if c.K3s.PodMaxPIDs < 256 || c.K3s.PodMaxPIDs > 1<<20 {
-				return fmt.Errorf("k3s.podMaxPids is %d; it may be 256, with which JupyterLab just runs, to %d", c.K3s.PodMaxPIDs, 1<<20)
+				return fmt.Errorf("k3s.podMaxPids is %d; it may be 256, with which JupyterLab just runs, to %d", c.K3s.PodMaxPIDs,
+					1<<20)
 			}
 			return nil
 		}, doc: "How many processes and threads a notebook may have."},

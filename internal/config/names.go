@@ -31,7 +31,8 @@ func (n LocalName) check() error {
 	if localNameForm.MatchString(string(n)) {
 		return nil
 	}
-	return fmt.Errorf("localName is %q; it may be letters a to z, digits and single hyphens, such as gpulab for gpulab.local, or off", string(n))
+	return fmt.Errorf("localName is %q; it may be letters a to z, digits and single hyphens, such as gpulab for "+
+		"gpulab.local, or off", string(n))
 }
 
 // wildcardBase is what may follow "*.": two labels or more.
@@ -74,13 +75,18 @@ func (c *Config) checkWildcards() error {
 		case err == nil:
 			return fmt.Errorf("names holds *.%s, but there are no names below an address; give the lab a name first", base)
 		case !strings.Contains(base, ".") || suffix == base:
-			return fmt.Errorf("names holds *.%s, but the names below %s belong to many; write the lab's own, as *.lab.example.org", base, base)
+			return fmt.Errorf("names holds *.%s, but the names below %s belong to many; write the lab's own, as "+
+				"*.lab.example.org", base, base)
 		case strings.HasSuffix(base, ".local"):
-			return fmt.Errorf("names holds *.%s, but no name server answers for names ending in .local; leave it out: notebooks have ports there", base)
+			return fmt.Errorf("names holds *.%s, but no name server answers for names ending in .local; leave it out: "+
+				"notebooks have ports there", base)
 		case !wildcardBase.MatchString(base) || len(LongestLabel+base) > 253:
-			return fmt.Errorf("names holds *.%s, but %q is no name for a computer; names with other letters need their xn-- form", base, base)
+			return fmt.Errorf("names holds *.%s, but %q is no name for a computer; names with other letters need their "+
+				"xn-- form",
+				base, base)
 		case !own[base]:
-			return fmt.Errorf("names holds *.%s, but not %s, where people open the pages; add that too: names: [%s, \"*.%s\"]", base, base, base, base)
+			return fmt.Errorf("names holds *.%s, but not %s, where people open the pages; add that too: names: [%s, \"*.%s\"]",
+				base, base, base, base)
 		}
 	}
 	return nil
@@ -90,7 +96,8 @@ func (c *Config) checkWildcards() error {
 func (c *Config) Uncovered(own *webca.Own) string {
 	for _, base := range c.Wildcards() {
 		if own.For(base) != nil && own.For(LongestLabel+base) == nil {
-			return fmt.Sprintf("the certificate that tls names does not cover *.%s, so notebooks there show the lab's own certificate", base)
+			return fmt.Sprintf("the certificate that tls names does not cover *.%s, so notebooks there show the lab's own "+
+				"certificate", base)
 		}
 	}
 	return ""

@@ -47,7 +47,8 @@ func (n Network) Check() error {
 func (n Network) checkNoProxy() error {
 	for _, entry := range n.NoProxy {
 		if entry == "" || strings.ContainsAny(entry, ", \t\r\n") {
-			return fmt.Errorf("network.noProxy holds %q, but an entry is one name, address or network, such as .example.org", entry)
+			return fmt.Errorf("network.noProxy holds %q, but an entry is one name, address or network, such as .example.org",
+				entry)
 		}
 	}
 	return nil
@@ -94,7 +95,8 @@ var neverAllowed = []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0
 func (a Allowed) check() error {
 	switch to := a.To; {
 	case to.wrong || to.text == "":
-		return fmt.Errorf("to is %q, but must be an address such as 192.168.1.10 or a network such as 192.168.1.0/24; names are not accepted, because the rules of the network contain only addresses", to.text)
+		return fmt.Errorf("to is %q, but must be an address such as 192.168.1.10 or a network such as 192.168.1.0/24; "+
+			"names are not accepted, because the rules of the network contain only addresses", to.text)
 	case !to.Addr().Is4():
 		return fmt.Errorf("to is %s, but notebooks have no IPv6; write the IPv4 address", to)
 	case to.Prefix != to.Masked():
@@ -129,7 +131,8 @@ func (n Network) ProxyAddress() (host string, port uint16, err error) {
 	const like = "; write it like http://proxy.example.org:3128"
 	// First of all: what follows shows the address.
 	if strings.Contains(n.Proxy, "@") {
-		return "", 0, errors.New("network.proxy holds a name or a password, which every notebook would show; use a proxy that accepts this machine without one")
+		return "", 0, errors.New("network.proxy holds a name or a password, which every notebook would show; use a proxy " +
+			"that accepts this machine without one")
 	}
 	u, err := url.Parse(n.Proxy)
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -142,10 +145,13 @@ func (n Network) ProxyAddress() (host string, port uint16, err error) {
 	if err != nil || number == 0 {
 		return "", 0, fmt.Errorf("network.proxy is %q, which does not say the port%s", n.Proxy, like)
 	}
-	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && addr.IsLoopback() || strings.EqualFold(u.Hostname(), "localhost") {
-		return "", 0, fmt.Errorf("network.proxy is %q, which for a notebook is the notebook itself; write the name or the address of the machine that the proxy runs on", n.Proxy)
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && addr.IsLoopback() ||
+		strings.EqualFold(u.Hostname(), "localhost") {
+		return "", 0, fmt.Errorf("network.proxy is %q, which for a notebook is the notebook itself; write the name or the "+
+			"address of the machine that the proxy runs on", n.Proxy)
 	} else if err == nil && !addr.Is4() {
-		return "", 0, fmt.Errorf("network.proxy is at %s, but notebooks have no IPv6; write its name or its IPv4 address", addr)
+		return "", 0, fmt.Errorf("network.proxy is at %s, but notebooks have no IPv6; write its name or its IPv4 address",
+			addr)
 	} else if err != nil && len(validation.IsDNS1123Subdomain(strings.ToLower(u.Hostname()))) > 0 {
 		return "", 0, fmt.Errorf("network.proxy: %q is no name of a machine%s", u.Hostname(), like)
 	}
@@ -172,8 +178,8 @@ func (n Network) ProxyEnv(id embedk8s.Identity) map[string]string {
 	return env
 }
 
-// ProxyFor returns the function with which this machine chooses the proxy for an address, by the same rules as notebooks;
-// nil without a proxy: then the environment of the program may name one.
+// ProxyFor returns the function with which this machine chooses the proxy for an address, by the same rules as
+// notebooks; nil without a proxy: then the environment of the program may name one.
 func (n Network) ProxyFor() func(*url.URL) (*url.URL, error) {
 	if n.Proxy == "" {
 		return nil

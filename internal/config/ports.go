@@ -32,15 +32,16 @@ func (c *Config) fixedPorts() map[int]string {
 	return ports
 }
 
-// OtherPorts returns a function that reports whether the head serves something other than its pages at a port. No link to
-// the pages leads to such a port.
+// OtherPorts returns a function that reports whether the head serves something other than its pages at a port. No link
+// to the pages leads to such a port.
 func (c *Config) OtherPorts() func(port int) bool {
 	ports := c.fixedPorts()
 	for _, p := range slices.Concat(c.ServicePorts.List(), c.NotebookPorts.List(), []int{c.Files.Listen.Port()}) {
 		ports[p] = "another"
 	}
 	delete(ports, c.HTTPSPort)
-	delete(ports, c.HubPort) // many people forward the pages as 8443, and HubPort shows no content of notebooks or services
+	// many people forward the pages as 8443, and HubPort shows no content of notebooks or services
+	delete(ports, c.HubPort)
 	return func(port int) bool { return ports[port] != "" }
 }
 
@@ -132,7 +133,8 @@ func (a FilesAddress) Port() int {
 func (c *Config) checkFiles() error {
 	port := c.Files.Listen.Port()
 	if port == 0 && c.Files.Listen.On() {
-		return fmt.Errorf("files.listen is %q; write it as \":2022\", with an address in front for only that one, or off", c.Files.Listen)
+		return fmt.Errorf("files.listen is %q; write it as \":2022\", with an address in front for only that one, or off",
+			c.Files.Listen)
 	}
 	for _, other := range append([]int{c.HTTPSPort, c.HubPort, *c.HTTPPort}, kubernetesPorts...) {
 		if port != 0 && port == other {

@@ -26,7 +26,8 @@ func (c *Config) checkShares() error {
 			return fmt.Errorf("queue.shares: %w", err)
 		}
 		if n := c.Queue.Shares[group]; n < 1 || n > mostShared {
-			return fmt.Errorf("queue.shares: the share of %s is a number of GPUs from 1 to %d, not %d; leave out a group that has none",
+			return fmt.Errorf("queue.shares: the share of %s is a number of GPUs from 1 to %d, not %d; leave out a group "+
+				"that has none",
 				group, mostShared, n)
 		}
 	}

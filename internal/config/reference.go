@@ -11,14 +11,7 @@ func Reference() (string, error) {
 	usual.setNumbers()
 	usual.SetDefaults()
 	var out strings.Builder
-	out.WriteString(`# Configuration
-
-The head reads ` + "`" + DefaultPath + "`" + `. Every key may be left out. After a change, run ` + "`sudo gpulab init`" + `: it checks the
-file, names the line of a mistake, writes the file back with the comments below and restarts the lab; notebooks keep
-running. ` + "`gpulab config check`" + ` only checks. A joined machine has no such file: it gets its settings from the head.
-
-Times are written as 90s, 30m or 168h, sizes as 500Mi or 20Gi.
-`)
+	out.WriteString(introduction)
 	for _, k := range keys() {
 		depth := strings.Count(k.path, ".")
 		fmt.Fprintf(&out, "\n%s `%s`\n", strings.Repeat("#", 2+depth), k.path)
@@ -35,6 +28,16 @@ Times are written as 90s, 30m or 168h, sizes as 500Mi or 20Gi.
 	}
 	return out.String(), nil
 }
+
+var introduction = strings.ReplaceAll(`# Configuration
+
+The head reads '`+DefaultPath+`'. Every key may be left out. After a change, run 'sudo gpulab init'.
+It checks the file, names the line of a mistake, writes the file back with the comments below and restarts the lab.
+Notebooks keep running. 'gpulab config check' checks the file and changes nothing.
+A joined machine has no such file: it gets its settings from the head.
+
+Times are written as '90s', '30m' or '168h', sizes as '500Mi' or '20Gi'.
+`, "'", "`")
 
 // markdown returns a key's documentation with its example as a block of code.
 func markdown(doc string) string {

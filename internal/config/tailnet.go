@@ -43,7 +43,8 @@ func (c Tailnet) checkSignIn(providers []signin.Config) error {
 		return err
 	}
 	if len(c.Allow) == 0 {
-		return fmt.Errorf("tailnet.signIn is %s, but tailnet.allow is empty, so nobody could come in; name somebody there, or everybody of the tailnet with {login: \"*\", role: member}", c.SignIn)
+		return fmt.Errorf("tailnet.signIn is %s, but tailnet.allow is empty, so nobody could come in; name somebody "+
+			"there, or everybody of the tailnet with {login: \"*\", role: member}", c.SignIn)
 	}
 	if slices.ContainsFunc(providers, func(p signin.Config) bool { return p.Name == TailnetWay }) {
 		return errors.New("tailnet.signIn: a provider below signin is called tailnet too; give it another name")
@@ -76,10 +77,12 @@ func (a TailnetEntry) check() error {
 	switch {
 	case named != 1:
 		return errors.New("must say whom it is for in exactly one way: login, group, tag or shared")
-	case strings.Contains(a.Login, "*") && a.Login != "*" && (!strings.HasPrefix(a.Login, "*@") || strings.Count(a.Login, "*") > 1):
+	case strings.Contains(a.Login, "*") && a.Login != "*" &&
+		(!strings.HasPrefix(a.Login, "*@") || strings.Count(a.Login, "*") > 1):
 		return fmt.Errorf("names the login %q; a * stands alone, or before the @ of a domain", a.Login)
 	case strings.Contains(a.Shared, "*"):
-		return fmt.Errorf("names %q of other tailnets; each of them is named: the lab does not know who belongs to another tailnet", a.Shared)
+		return fmt.Errorf("names %q of other tailnets; each of them is named: the lab does not know who belongs to "+
+			"another tailnet", a.Shared)
 	case a.Tag != "" && !strings.HasPrefix(a.Tag, "tag:"):
 		return fmt.Errorf("names the tag %q; tags are written like tag:kiosk", a.Tag)
 	case a.Tag != "" && a.Role == users.RoleAdmin:

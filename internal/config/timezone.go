@@ -15,7 +15,8 @@ func (z TimeZone) check() error {
 	if z == "" || knownZone(string(z)) {
 		return nil
 	}
-	return fmt.Errorf("timezone is %q, which is no time zone that this machine knows; it is written as Europe/Berlin, and `timedatectl list-timezones` lists them", string(z))
+	return fmt.Errorf("timezone is %q, which is no time zone that this machine knows; it is written as Europe/Berlin, "+
+		"and `timedatectl list-timezones` lists them", string(z))
 }
 
 // Name returns the time zone now; empty if the machine's has no name.

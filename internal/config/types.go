@@ -90,7 +90,8 @@ func (d Duration) IsZero() bool { return d.text == "" }
 // within reports a value that is no duration between two bounds. The example completes "write it as".
 func (d Duration) within(key string, least, most time.Duration, example string) error {
 	if d.wrong || d.Duration < least || d.Duration > most {
-		return fmt.Errorf("%s is %q; it may be %s to %s, such as %s", key, d.text, durationOf(least), durationOf(most), example)
+		return fmt.Errorf("%s is %q; it may be %s to %s, such as %s", key, d.text, durationOf(least), durationOf(most),
+			example)
 	}
 	return nil
 }

@@ -17,7 +17,10 @@ import (
 // what the YAML library says.
 func explain(data []byte, problem error) error {
 	text := problem.Error()
-	for _, of := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "error converting YAML to JSON: ", "yaml: ", "unmarshal errors:"} {
+	for _, of := range []string{
+		"error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "error converting YAML to JSON: ", "yaml: ",
+		"unmarshal errors:",
+	} {
 		text = strings.TrimSpace(strings.TrimPrefix(text, of))
 	}
 	// The library passes its reasons on as text only, so they are asked for again.
@@ -33,7 +36,8 @@ func explain(data []byte, problem error) error {
 		return errors.New("it must consist of lines such as \"lab: Physics lab\"")
 	}
 	if mistyped != nil {
-		return atLine(lineOfPath(data, mistyped.Field), fmt.Errorf("%s must be %s, and is %s", mistyped.Field, kindInWords(mistyped.Type), valueInWords(mistyped.Value)))
+		return atLine(lineOfPath(data, mistyped.Field),
+			fmt.Errorf("%s must be %s, and is %s", mistyped.Field, kindInWords(mistyped.Type), valueInWords(mistyped.Value)))
 	}
 	if err != nil {
 		text = strings.TrimPrefix(err.Error(), "json: ")
@@ -49,7 +53,8 @@ func explain(data []byte, problem error) error {
 func unknownKey(key string) error {
 	places := configKeys(reflect.TypeFor[Config](), "", map[string][]string{})
 	if in := places[key]; len(in) > 0 && in[0] != "" {
-		return fmt.Errorf("%s stands at a place where there is no such key; it belongs into %s", key, strings.Join(in, " or "))
+		return fmt.Errorf("%s stands at a place where there is no such key; it belongs into %s", key,
+			strings.Join(in, " or "))
 	}
 	var meant []string
 	for known := range places {

@@ -111,8 +111,9 @@ func Set(w http.ResponseWriter, r *http.Request, name, value string) { SetFor(w,
 func SetFor(w http.ResponseWriter, r *http.Request, name, value string, life time.Duration) {
 	// First: a browser that knows no partitions would take the new one for what is expired.
 	Expire(w, r, name)
-	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
-		MaxAge: int(life.Seconds())})
+	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode,
+		MaxAge:   int(life.Seconds())})
 }
 
 // Expire makes the browser forget a cookie, with and without a partition, and its twins in the request.
@@ -129,8 +130,8 @@ func Expire(w http.ResponseWriter, r *http.Request, name string) {
 	}
 }
 
-// ExpireHere makes the browser forget the twins of a cookie that it sends to this path and not to all. The prefix of the
-// name allows none, but a cookie without a name has no prefix.
+// ExpireHere makes the browser forget the twins of a cookie that it sends to this path and not to all. The prefix of
+// the name allows none, but a cookie without a name has no prefix.
 func ExpireHere(w http.ResponseWriter, r *http.Request, name string) {
 	where := r.URL.EscapedPath()
 	if Count(r, name) < 2 || len(where) > 256 {

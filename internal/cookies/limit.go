@@ -98,7 +98,8 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 	}
 	clear(r.Header)
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri "+
+		"'none'; frame-ancestors 'none'")
 	w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
 	_ = tooLarge.Execute(w, view)
 }
@@ -132,7 +133,9 @@ func expiringAll(r *http.Request, host, site string) (lines []string) {
 	root, paths := []string{"/"}, pathsTo(r.URL.EscapedPath())
 	none, domains := []string{""}, domainsOf(host, site)
 	kinds := []struct{ paths, domains []string }{{root, none}, {paths, none}, {root, domains}, {paths, domains}}
-	kinds = slices.DeleteFunc(kinds, func(k struct{ paths, domains []string }) bool { return len(k.paths)*len(k.domains) == 0 })
+	kinds = slices.DeleteFunc(kinds, func(k struct{ paths, domains []string }) bool {
+		return len(k.paths)*len(k.domains) == 0
+	})
 	used := 0
 	for i, kind := range kinds {
 		room := maxExpiring * (i + 1) / len(kinds)
@@ -203,16 +206,20 @@ func domainsOf(host, site string) (domains []string) {
 }
 
 var tooLarge = template.Must(template.New("too large").Parse(`<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>Too many cookies</title>
-<style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}</style>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Too many cookies</title>
+<style>:root{color-scheme:light dark}
+body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}</style>
 </head><body><main>{{if .Cookies}}<h1>This browser sends too many cookies</h1>
-<p>A request may hold 64 KiB. A page that is open in this browser, such as a service of this lab, has set more cookies than that.
+<p>A request may hold 64 KiB. A page that is open in this browser, such as a service of this lab,
+has set more cookies than that.
 gpulab has told the browser to delete them, so you have to sign in again.</p>
 <p>Close the pages of services that you do not trust. Then <a href="/">open the lab again</a>.
 If this page comes back, open the lab once more: a browser deletes some of them each time.
 If it still comes back, delete the cookies of this address in the settings of your browser.</p>
 {{with .Clear}}<form method="post" action="/gpulab/clear-cookies"><p><button>Delete the cookies of {{.}}</button></p>
 <p>This deletes the cookies of all addresses in {{.}} and signs you out there.</p></form>{{end}}
-{{else}}<h1>This request is too large</h1><p>Its address and headers may have 64 KiB together.</p><p><a href="/">Open the lab</a></p>{{end}}
+{{else}}<h1>This request is too large</h1><p>Its address and headers may have 64 KiB together.</p><p>
+<a href="/">Open the lab</a></p>{{end}}
 </main></body></html>
 `))

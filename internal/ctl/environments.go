@@ -65,21 +65,29 @@ type environmentName struct {
 const exportFailed = "Gpulab-Failed"
 
 func handleEnvironments(mux *http.ServeMux, d Environments) {
-	mux.HandleFunc("GET /v1/environments", answer(func(r *http.Request) (any, error) { return d.Environments(r.Context()) }))
-	mux.HandleFunc("GET /v1/environments/catalogue", answer(func(r *http.Request) (any, error) { return d.EnvironmentCatalogue(r.Context()) }))
+	mux.HandleFunc("GET /v1/environments", answer(func(r *http.Request) (any, error) {
+		return d.Environments(r.Context())
+	}))
+	mux.HandleFunc("GET /v1/environments/catalogue", answer(func(r *http.Request) (any, error) {
+		return d.EnvironmentCatalogue(r.Context())
+	}))
 	mux.HandleFunc("GET /v1/environments/one", answer(func(r *http.Request) (any, error) {
 		return d.Environment(r.Context(), r.URL.Query().Get("id"))
 	}))
 	mux.HandleFunc("GET /v1/environments/lock", answer(func(r *http.Request) (any, error) {
 		return d.EnvironmentLock(r.Context(), r.URL.Query().Get("id"))
 	}))
-	mux.HandleFunc("POST /v1/environments/cancel", answer(func(r *http.Request) (any, error) { return d.CancelEnvironment(r.Context()) }))
-	mux.HandleFunc("POST /v1/environments/default", answer(withBody(smallBody, func(r *http.Request, in environmentName) (any, error) {
-		return d.DefaultEnvironment(r.Context(), in.ID)
-	})))
-	mux.HandleFunc("POST /v1/environments/remove", answer(withBody(smallBody, func(r *http.Request, in environmentName) (any, error) {
-		return d.RemoveEnvironment(r.Context(), in.ID, in.Force)
-	})))
+	mux.HandleFunc("POST /v1/environments/cancel", answer(func(r *http.Request) (any, error) {
+		return d.CancelEnvironment(r.Context())
+	}))
+	mux.HandleFunc("POST /v1/environments/default",
+		answer(withBody(smallBody, func(r *http.Request, in environmentName) (any, error) {
+			return d.DefaultEnvironment(r.Context(), in.ID)
+		})))
+	mux.HandleFunc("POST /v1/environments/remove",
+		answer(withBody(smallBody, func(r *http.Request, in environmentName) (any, error) {
+			return d.RemoveEnvironment(r.Context(), in.ID, in.Force)
+		})))
 	mux.HandleFunc("POST /v1/environments/import", answer(func(r *http.Request) (any, error) {
 		e, err := d.ImportEnvironment(r.Context(), r.Body)
 		// Who still sends when the answer comes would not read it.

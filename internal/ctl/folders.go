@@ -22,13 +22,16 @@ type Folders interface {
 
 func handleFolders(mux *http.ServeMux, d Folders) {
 	mux.HandleFunc("GET /v1/folders", answer(func(r *http.Request) (any, error) { return d.Folders(r.Context()) }))
-	mux.HandleFunc("POST /v1/folders", answer(withBody(largeBody, func(r *http.Request, n storage.NewFolder) (any, error) { return d.AddFolder(r.Context(), n) })))
+	mux.HandleFunc("POST /v1/folders", answer(withBody(largeBody, func(r *http.Request, n storage.NewFolder) (any, error) {
+		return d.AddFolder(r.Context(), n)
+	})))
 	mux.HandleFunc("GET /v1/folders/{name}", answer(func(r *http.Request) (any, error) {
 		return d.Folder(r.Context(), r.PathValue("name"))
 	}))
-	mux.HandleFunc("PATCH /v1/folders/{name}", answer(withBody(largeBody, func(r *http.Request, c storage.Change) (any, error) {
-		return d.ChangeFolder(r.Context(), r.PathValue("name"), c)
-	})))
+	mux.HandleFunc("PATCH /v1/folders/{name}",
+		answer(withBody(largeBody, func(r *http.Request, c storage.Change) (any, error) {
+			return d.ChangeFolder(r.Context(), r.PathValue("name"), c)
+		})))
 	mux.HandleFunc("DELETE /v1/folders/{name}", answer(func(r *http.Request) (any, error) {
 		return d.DeleteFolder(r.Context(), r.PathValue("name"))
 	}))

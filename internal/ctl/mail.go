@@ -41,7 +41,8 @@ func (c *Client) MailStatus(ctx context.Context) (mail.Status, error) {
 
 // Mails implements Daemon.
 func (c *Client) Mails(ctx context.Context, state mail.State, limit int) ([]mail.Entry, error) {
-	return call[[]mail.Entry](ctx, c, http.MethodGet, "/v1/mails?"+url.Values{"state": {string(state)}, "limit": {strconv.Itoa(limit)}}.Encode(), nil)
+	return call[[]mail.Entry](ctx, c, http.MethodGet,
+		"/v1/mails?"+url.Values{"state": {string(state)}, "limit": {strconv.Itoa(limit)}}.Encode(), nil)
 }
 
 // TestMail implements Daemon.

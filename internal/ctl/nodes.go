@@ -191,9 +191,10 @@ type cordonNode struct {
 }
 
 func handleNodes(mux *http.ServeMux, d Pool) {
-	mux.HandleFunc("POST /v1/nodes/{name}/cordon", answer(withBody(smallBody, func(r *http.Request, in cordonNode) (any, error) {
-		return d.CordonNode(r.Context(), r.PathValue("name"), in.Reason)
-	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/cordon",
+		answer(withBody(smallBody, func(r *http.Request, in cordonNode) (any, error) {
+			return d.CordonNode(r.Context(), r.PathValue("name"), in.Reason)
+		})))
 	mux.HandleFunc("POST /v1/nodes/{name}/uncordon", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.UncordonNode(r.Context(), r.PathValue("name"))
 	}))
@@ -203,27 +204,35 @@ func handleNodes(mux *http.ServeMux, d Pool) {
 	mux.HandleFunc("POST /v1/nodes/{name}/keep", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.KeepNode(r.Context(), r.PathValue("name"))
 	}))
-	mux.HandleFunc("POST /v1/nodes/{name}/rename", answer(withBody(smallBody, func(r *http.Request, in renameNode) (any, error) {
-		return d.RenameNode(r.Context(), r.PathValue("name"), in.Title)
-	})))
-	mux.HandleFunc("POST /v1/nodes/{name}/limit", answer(withBody(smallBody, func(r *http.Request, in limitNode) (any, error) {
-		return struct{}{}, d.LimitNode(r.Context(), r.PathValue("name"), in.Limit)
-	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/rename",
+		answer(withBody(smallBody, func(r *http.Request, in renameNode) (any, error) {
+			return d.RenameNode(r.Context(), r.PathValue("name"), in.Title)
+		})))
+	mux.HandleFunc("POST /v1/nodes/{name}/limit",
+		answer(withBody(smallBody, func(r *http.Request, in limitNode) (any, error) {
+			return struct{}{}, d.LimitNode(r.Context(), r.PathValue("name"), in.Limit)
+		})))
 	mux.HandleFunc("POST /v1/placing", answer(withBody(smallBody, func(r *http.Request, in Placing) (any, error) {
 		return d.PlaceNotebooks(r.Context(), in)
 	})))
-	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
-	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) { return d.NodeRequests(r.Context()) }))
-	mux.HandleFunc("POST /v1/nodes/requests", answer(withBody(smallBody, func(r *http.Request, in answerNode) (any, error) {
-		return d.AnswerNode(r.Context(), in.Number, in.Accept)
-	})))
+	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) {
+		return d.InviteNode(r.Context())
+	}))
+	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) {
+		return d.NodeRequests(r.Context())
+	}))
+	mux.HandleFunc("POST /v1/nodes/requests",
+		answer(withBody(smallBody, func(r *http.Request, in answerNode) (any, error) {
+			return d.AnswerNode(r.Context(), in.Number, in.Accept)
+		})))
 	mux.HandleFunc("DELETE /v1/nodes/invitations/{id}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.WithdrawInvitation(r.Context(), r.PathValue("id"))
 	}))
 	mux.HandleFunc("GET /v1/nodes", answer(func(r *http.Request) (any, error) { return d.Nodes(r.Context()) }))
-	mux.HandleFunc("POST /v1/nodes/{name}/remove", answer(withBody(smallBody, func(r *http.Request, in removeNode) (any, error) {
-		return d.RemoveNode(r.Context(), r.PathValue("name"), in.Anyway)
-	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/remove",
+		answer(withBody(smallBody, func(r *http.Request, in removeNode) (any, error) {
+			return d.RemoveNode(r.Context(), r.PathValue("name"), in.Anyway)
+		})))
 }
 
 // InviteNode implements Daemon.

@@ -63,13 +63,16 @@ type member struct {
 
 func handlePeople(mux *http.ServeMux, d People) {
 	// A question, asked by POST because of its length.
-	mux.HandleFunc("POST /v1/users/find", answer(withBody(largeBody, func(r *http.Request, q users.Query) (any, error) { return d.Users(r.Context(), q) })))
+	mux.HandleFunc("POST /v1/users/find", answer(withBody(largeBody, func(r *http.Request, q users.Query) (any, error) {
+		return d.Users(r.Context(), q)
+	})))
 	mux.HandleFunc("GET /v1/users/{handle}", answer(func(r *http.Request) (any, error) {
 		return d.User(r.Context(), r.PathValue("handle"))
 	}))
-	mux.HandleFunc("PATCH /v1/users/{handle}", answer(withBody(largeBody, func(r *http.Request, c users.Change) (any, error) {
-		return d.ChangeUser(r.Context(), r.PathValue("handle"), c)
-	})))
+	mux.HandleFunc("PATCH /v1/users/{handle}",
+		answer(withBody(largeBody, func(r *http.Request, c users.Change) (any, error) {
+			return d.ChangeUser(r.Context(), r.PathValue("handle"), c)
+		})))
 	for verb, suspend := range map[string]bool{"suspend": true, "resume": false} {
 		mux.HandleFunc("POST /v1/users/{handle}/"+verb, answer(func(r *http.Request) (any, error) {
 			return d.SuspendUser(r.Context(), r.PathValue("handle"), suspend)
@@ -82,16 +85,19 @@ func handlePeople(mux *http.ServeMux, d People) {
 		return d.UndeleteUser(r.Context(), r.PathValue("handle"))
 	}))
 	mux.HandleFunc("GET /v1/groups", answer(func(r *http.Request) (any, error) { return d.Groups(r.Context()) }))
-	mux.HandleFunc("POST /v1/groups", answer(withBody(largeBody, func(r *http.Request, g NewGroup) (any, error) { return d.AddGroup(r.Context(), g) })))
+	mux.HandleFunc("POST /v1/groups", answer(withBody(largeBody, func(r *http.Request, g NewGroup) (any, error) {
+		return d.AddGroup(r.Context(), g)
+	})))
 	mux.HandleFunc("GET /v1/groups/{group}", answer(func(r *http.Request) (any, error) {
 		return d.Group(r.Context(), r.PathValue("group"))
 	}))
 	mux.HandleFunc("DELETE /v1/groups/{group}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.RemoveGroup(r.Context(), r.PathValue("group"))
 	}))
-	mux.HandleFunc("PUT /v1/groups/{group}/members/{handle}", answer(withBody(largeBody, func(r *http.Request, m member) (any, error) {
-		return struct{}{}, d.SetMember(r.Context(), r.PathValue("group"), r.PathValue("handle"), m.Lead)
-	})))
+	mux.HandleFunc("PUT /v1/groups/{group}/members/{handle}",
+		answer(withBody(largeBody, func(r *http.Request, m member) (any, error) {
+			return struct{}{}, d.SetMember(r.Context(), r.PathValue("group"), r.PathValue("handle"), m.Lead)
+		})))
 	mux.HandleFunc("DELETE /v1/groups/{group}/members/{handle}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.RemoveMember(r.Context(), r.PathValue("group"), r.PathValue("handle"))
 	}))

@@ -58,15 +58,17 @@ func handleQuotas(mux *http.ServeMux, d Quotas) {
 	mux.HandleFunc("POST /v1/quotas", answer(withBody(smallBody, func(r *http.Request, q SetQuota) (any, error) {
 		return struct{}{}, d.SetQuota(r.Context(), q)
 	})))
-	mux.HandleFunc("POST /v1/quota-recommendation", answer(withBody(smallBody, func(r *http.Request, act string) (any, error) {
-		return d.RecommendedQuotas(r.Context(), act)
-	})))
+	mux.HandleFunc("POST /v1/quota-recommendation",
+		answer(withBody(smallBody, func(r *http.Request, act string) (any, error) {
+			return d.RecommendedQuotas(r.Context(), act)
+		})))
 	mux.HandleFunc("POST /v1/quota-grants", answer(withBody(smallBody, func(r *http.Request, g quota.Grant) (any, error) {
 		return d.GrantQuota(r.Context(), g)
 	})))
-	mux.HandleFunc("DELETE /v1/quota-grants/{id}", answer(numbered("a grant", "gpulab quota list", func(r *http.Request, id int64) (any, error) {
-		return d.EndQuotaGrant(r.Context(), id)
-	})))
+	mux.HandleFunc("DELETE /v1/quota-grants/{id}",
+		answer(numbered("a grant", "gpulab quota list", func(r *http.Request, id int64) (any, error) {
+			return d.EndQuotaGrant(r.Context(), id)
+		})))
 }
 
 // Quotas implements Daemon.

@@ -95,10 +95,13 @@ func handler(d Daemon) http.Handler {
 	})
 	mux.HandleFunc("GET /v1/charts", answer(func(r *http.Request) (any, error) { return d.Charts(r.Context()) }))
 	mux.HandleFunc("POST /v1/admin-link", answer(func(r *http.Request) (any, error) { return d.AdminLink(r.Context()) }))
-	mux.HandleFunc("POST /v1/users", answer(withBody(largeBody, func(r *http.Request, u NewUser) (any, error) { return d.AddUser(r.Context(), u) })))
-	mux.HandleFunc("POST /v1/users/import", answer(withBody(maxImport, func(r *http.Request, in ImportRequest) (any, error) {
-		return d.ImportUsers(r.Context(), in)
+	mux.HandleFunc("POST /v1/users", answer(withBody(largeBody, func(r *http.Request, u NewUser) (any, error) {
+		return d.AddUser(r.Context(), u)
 	})))
+	mux.HandleFunc("POST /v1/users/import", answer(withBody(maxImport,
+		func(r *http.Request, in ImportRequest) (any, error) {
+			return d.ImportUsers(r.Context(), in)
+		})))
 	mux.HandleFunc("POST /v1/users/{handle}/password-link", answer(func(r *http.Request) (any, error) {
 		return d.PasswordLink(r.Context(), r.PathValue("handle"))
 	}))

@@ -29,9 +29,10 @@ func handleSSHKeys(mux *http.ServeMux, d SSHKeys) {
 	mux.HandleFunc("GET /v1/users/{handle}/ssh-keys", answer(func(r *http.Request) (any, error) {
 		return d.UserSSHKeys(r.Context(), r.PathValue("handle"))
 	}))
-	mux.HandleFunc("POST /v1/users/{handle}/ssh-keys", answer(withBody(largeBody, func(r *http.Request, k NewSSHKey) (any, error) {
-		return d.AddUserSSHKey(r.Context(), r.PathValue("handle"), k)
-	})))
+	mux.HandleFunc("POST /v1/users/{handle}/ssh-keys",
+		answer(withBody(largeBody, func(r *http.Request, k NewSSHKey) (any, error) {
+			return d.AddUserSSHKey(r.Context(), r.PathValue("handle"), k)
+		})))
 	mux.HandleFunc("DELETE /v1/users/{handle}/ssh-keys/{key}", answer(func(r *http.Request) (any, error) {
 		return d.RemoveUserSSHKey(r.Context(), r.PathValue("handle"), r.PathValue("key"))
 	}))

@@ -76,10 +76,17 @@ type Tailnets interface {
 
 func handleTailnet(mux *http.ServeMux, d Tailnets) {
 	mux.HandleFunc("GET /v1/tailnet", answer(func(r *http.Request) (any, error) { return d.Tailnet(r.Context()) }))
-	mux.HandleFunc("POST /v1/tailnet/up", answer(withBody(largeBody, func(r *http.Request, in TailnetRequest) (any, error) { return d.TailnetUp(r.Context(), in) })))
-	mux.HandleFunc("POST /v1/tailnet/down", answer(func(r *http.Request) (any, error) { return d.TailnetDown(r.Context()) }))
-	mux.HandleFunc("DELETE /v1/tailnet/funnel", answer(func(r *http.Request) (any, error) { return d.TailnetFunnelOff(r.Context()) }))
-	mux.HandleFunc("DELETE /v1/tailnet", answer(func(r *http.Request) (any, error) { return d.TailnetLogout(r.Context()) }))
+	mux.HandleFunc("POST /v1/tailnet/up", answer(withBody(largeBody,
+		func(r *http.Request, in TailnetRequest) (any, error) { return d.TailnetUp(r.Context(), in) })))
+	mux.HandleFunc("POST /v1/tailnet/down", answer(func(r *http.Request) (any, error) {
+		return d.TailnetDown(r.Context())
+	}))
+	mux.HandleFunc("DELETE /v1/tailnet/funnel", answer(func(r *http.Request) (any, error) {
+		return d.TailnetFunnelOff(r.Context())
+	}))
+	mux.HandleFunc("DELETE /v1/tailnet", answer(func(r *http.Request) (any, error) {
+		return d.TailnetLogout(r.Context())
+	}))
 }
 
 // Tailnet implements Daemon.

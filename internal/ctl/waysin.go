@@ -46,17 +46,24 @@ type Approval struct {
 
 func handleWaysIn(mux *http.ServeMux, d WaysIn) {
 	mux.HandleFunc("GET /v1/invitations", answer(func(r *http.Request) (any, error) { return d.Invitations(r.Context()) }))
-	mux.HandleFunc("POST /v1/invitations", answer(withBody(largeBody, func(r *http.Request, n NewInvitation) (any, error) { return d.Invite(r.Context(), n) })))
-	mux.HandleFunc("DELETE /v1/invitations/{id}", answer(numbered("an invitation", "gpulab invitation list", func(r *http.Request, id int64) (any, error) {
-		return d.RevokeInvitation(r.Context(), id)
+	mux.HandleFunc("POST /v1/invitations", answer(withBody(largeBody, func(r *http.Request, n NewInvitation) (any, error) {
+		return d.Invite(r.Context(), n)
 	})))
+	mux.HandleFunc("DELETE /v1/invitations/{id}",
+		answer(numbered("an invitation", "gpulab invitation list", func(r *http.Request, id int64) (any, error) {
+			return d.RevokeInvitation(r.Context(), id)
+		})))
 	mux.HandleFunc("GET /v1/requests", answer(func(r *http.Request) (any, error) { return d.Requests(r.Context()) }))
-	mux.HandleFunc("POST /v1/requests/{id}/approve", answer(withBody(smallBody, func(r *http.Request, a Approval) (any, error) {
-		return numbered("a request", "gpulab request list", func(r *http.Request, id int64) (any, error) { return d.ApproveRequest(r.Context(), id, a) })(r)
-	})))
-	mux.HandleFunc("DELETE /v1/requests/{id}", answer(numbered("a request", "gpulab request list", func(r *http.Request, id int64) (any, error) {
-		return d.DeclineRequest(r.Context(), id)
-	})))
+	mux.HandleFunc("POST /v1/requests/{id}/approve",
+		answer(withBody(smallBody, func(r *http.Request, a Approval) (any, error) {
+			return numbered("a request", "gpulab request list", func(r *http.Request, id int64) (any, error) {
+				return d.ApproveRequest(r.Context(), id, a)
+			})(r)
+		})))
+	mux.HandleFunc("DELETE /v1/requests/{id}",
+		answer(numbered("a request", "gpulab request list", func(r *http.Request, id int64) (any, error) {
+			return d.DeclineRequest(r.Context(), id)
+		})))
 }
 
 // numbered reads the number of the thing that a request is about.

@@ -204,11 +204,13 @@ func (p *Proxy) introduce(ctx context.Context, r *relay) error {
 // Register is called by a plugin that has started, or started anew.
 func (p *Proxy) Register(_ context.Context, request *api.RegisterRequest) (*api.Empty, error) {
 	if request.GetVersion() != api.Version {
-		return nil, status.Errorf(codes.InvalidArgument, "version %q of the device plugin API is not known here, only %s", request.GetVersion(), api.Version)
+		return nil, status.Errorf(codes.InvalidArgument, "version %q of the device plugin API is not known here, only %s",
+			request.GetVersion(), api.Version)
 	}
 	endpoint := request.GetEndpoint()
 	if endpoint == "" || filepath.Base(endpoint) != endpoint || request.GetResourceName() == "" {
-		return nil, status.Error(codes.InvalidArgument, "a plugin registers a resource with the name of a socket beside this one")
+		return nil, status.Error(codes.InvalidArgument, "a plugin registers a resource with the name of a socket beside "+
+			"this one")
 	}
 	conn, err := dial(filepath.Join(p.cfg.Dir, endpoint))
 	if err != nil {

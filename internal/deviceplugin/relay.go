@@ -147,7 +147,9 @@ func (r *relay) health(d *api.Device) string {
 func (r *relay) sick(device string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.devices, func(d *api.Device) bool { return d.GetID() == device && d.GetHealth() != api.Healthy })
+	return slices.ContainsFunc(r.devices, func(d *api.Device) bool {
+		return d.GetID() == device && d.GetHealth() != api.Healthy
+	})
 }
 
 func (r *relay) sickGPUs() []string {
@@ -195,7 +197,8 @@ func (r *relay) GetDevicePluginOptions(ctx context.Context, in *api.Empty) (*api
 
 // GetPreferredAllocation passes the kubelet's question on, without the devices
 // that have failed where others will do.
-func (r *relay) GetPreferredAllocation(ctx context.Context, in *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+func (r *relay) GetPreferredAllocation(ctx context.Context,
+	in *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
 	for _, c := range in.GetContainerRequests() {
 		well := slices.DeleteFunc(slices.Clone(c.GetAvailableDeviceIDs()), r.sick)
 		if len(well) >= int(c.GetAllocationSize()) && !slices.ContainsFunc(c.GetMustIncludeDeviceIDs(), r.sick) {
@@ -212,7 +215,8 @@ func (r *relay) GetPreferredAllocation(ctx context.Context, in *api.PreferredAll
 	slog.Warn("NVIDIA's device plugin does not say which GPUs it would take; any will do", "err", err)
 	out = &api.PreferredAllocationResponse{}
 	for _, c := range in.GetContainerRequests() {
-		out.ContainerResponses = append(out.ContainerResponses, &api.ContainerPreferredAllocationResponse{DeviceIDs: r.any(c)})
+		out.ContainerResponses = append(out.ContainerResponses,
+			&api.ContainerPreferredAllocationResponse{DeviceIDs: r.any(c)})
 	}
 	return out, nil
 }
@@ -247,6 +251,7 @@ func (r *relay) Allocate(ctx context.Context, in *api.AllocateRequest) (*api.All
 }
 
 // PreStartContainer passes the kubelet's call on.
-func (r *relay) PreStartContainer(ctx context.Context, in *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+func (r *relay) PreStartContainer(ctx context.Context,
+	in *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
 	return r.plugin.PreStartContainer(ctx, in)
 }

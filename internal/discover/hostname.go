@@ -97,7 +97,8 @@ func speak(on []net.Interface, options ...mdns.ServerOption) (*mdns.Conn, error)
 		return nil, fmt.Errorf("multicast DNS: %w", err)
 	}
 	quiet := &logging.DefaultLoggerFactory{Writer: io.Discard, DefaultLogLevel: logging.LogLevelDisabled}
-	conn, err := mdns.NewServer(ipv4.NewPacketConn(socket), nil, append(options, mdns.WithInterfaces(on...), mdns.WithIncludeLoopback(true), mdns.WithLoggerFactory(quiet))...)
+	conn, err := mdns.NewServer(ipv4.NewPacketConn(socket), nil,
+		append(options, mdns.WithInterfaces(on...), mdns.WithIncludeLoopback(true), mdns.WithLoggerFactory(quiet))...)
 	if err != nil {
 		_ = socket.Close()
 		return nil, fmt.Errorf("multicast DNS: %w", err)

@@ -135,12 +135,14 @@ func (f *Filesystem) Words() string {
 	case f.filesShort():
 		return fmt.Sprintf("%s has room for %d more files of %d, whatever their size.", what, f.FilesFree, f.Files)
 	}
-	return fmt.Sprintf("%s is %d %% full: %s of %s are free.", what, f.Percent(), units.Bytes(f.Free), units.Bytes(f.Free+f.Used))
+	return fmt.Sprintf("%s is %d %% full: %s of %s are free.", what, f.Percent(), units.Bytes(f.Free),
+		units.Bytes(f.Free+f.Used))
 }
 
 // filesShort tells whether it is the number of files that is short, not their size.
 func (f *Filesystem) filesShort() bool {
-	return f.Level > Fine && f.Files > 0 && f.Level > levelOf(f.Free, f.Free+f.Used, [3]float64{fullBytes, refuseBytes, noticeBytes}, shares, slack)
+	return f.Level > Fine && f.Files > 0 && f.Level > levelOf(f.Free, f.Free+f.Used,
+		[3]float64{fullBytes, refuseBytes, noticeBytes}, shares, slack)
 }
 
 // Config describes a Watch. Places is needed.
@@ -187,8 +189,9 @@ func newWatch(cfg Config, look func(string) (space, error)) *Watch {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	w := &Watch{cfg: cfg, look: look, now: time.Now, seen: make([]seen, len(cfg.Places)), reserve: &reserve{path: filepath.Join(cfg.Places[0].Path, reserveFile)},
-		files: reserveFiles{filepath.Join(cfg.Places[0].Path, reserveFolder)}}
+	w := &Watch{cfg: cfg, look: look, now: time.Now, seen: make([]seen, len(cfg.Places)),
+		reserve: &reserve{path: filepath.Join(cfg.Places[0].Path, reserveFile)},
+		files:   reserveFiles{filepath.Join(cfg.Places[0].Path, reserveFolder)}}
 	w.lookOnce(0)
 	var rest sync.WaitGroup
 	for i := range cfg.Places[1:] {
@@ -253,7 +256,8 @@ func (w *Watch) lookOnce(i int) Level {
 	w.mu.Unlock()
 	if now.level != before.level {
 		f := w.filesystem(i)
-		w.cfg.Log.Warn("the room on a disk is another matter now", "holds", f.Holds, "was", before.level.String(), "is", now.level.String(), "free", units.Bytes(f.Free))
+		w.cfg.Log.Warn("the room on a disk is another matter now", "holds", f.Holds, "was", before.level.String(), "is",
+			now.level.String(), "free", units.Bytes(f.Free))
 		if w.cfg.Changed != nil && !before.at.IsZero() {
 			w.cfg.Changed()
 		}
@@ -270,7 +274,8 @@ func (w *Watch) keepReserve(s space) space {
 	case err != nil:
 	case s.free < lowRoom(want) && have > 0:
 		give := min(have, (want+reserveSteps-1)/reserveSteps)
-		w.cfg.Log.Warn("the disk is full: the databases get room that was held back for them", "given", units.Bytes(give), "left", units.Bytes(have-give))
+		w.cfg.Log.Warn("the disk is full: the databases get room that was held back for them", "given", units.Bytes(give),
+			"left", units.Bytes(have-give))
 		if err = w.reserve.shrink(have - give); err == nil {
 			have, s.free, s.used = have-give, s.free+give, s.used-min(s.used, give)
 		}
@@ -342,5 +347,6 @@ func (w *Watch) Refusal() string {
 	case f.Level == ReadOnly:
 		return f.Words() + " Nothing new starts; an administrator has to look at the machine."
 	}
-	return f.Words() + " Nothing new starts before there is more room; what runs goes on. Deleting files that nobody needs helps."
+	return f.Words() + " Nothing new starts before there is more room; what runs goes on. Deleting files that nobody " +
+		"needs helps."
 }

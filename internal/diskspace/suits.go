@@ -34,11 +34,14 @@ type UnfitError struct {
 
 func (e *UnfitError) Error() string {
 	if e.Type == "" {
-		return fmt.Sprintf("nothing can be written to %s: its file system is mounted read-only. The kernel does that after errors of a disk (`dmesg | tail` shows them); "+
+		return fmt.Sprintf("nothing can be written to %s: its file system is mounted read-only. The kernel does that "+
+			"after errors of a disk (`dmesg | tail` shows them); "+
 			"mend it and mount it again with `mount -o remount,rw`", e.Path)
 	}
-	return fmt.Sprintf("%s is on a file system of the type %s, where databases get damaged: they need a disk of this machine. "+
-		"Name a folder on one as dataDir in the configuration; homes alone may be mounted from elsewhere, at homes in that folder", e.Path, e.Type)
+	return fmt.Sprintf("%s is on a file system of the type %s, where databases get damaged: they need a disk of this "+
+		"machine. "+
+		"Name a folder on one as dataDir in the configuration; homes alone may be mounted from elsewhere, at homes in "+
+		"that folder", e.Path, e.Type)
 }
 
 // Suits returns an *UnfitError where databases cannot be in a folder, which need not exist yet.

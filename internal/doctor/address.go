@@ -11,7 +11,8 @@ import (
 func probeAddress(h host, opts Options) []Finding {
 	prefixes, err := h.addresses()
 	if err != nil {
-		return []Finding{{Probe: "address", State: Warn, Seen: fmt.Sprintf("The network interfaces cannot be read: %v.", err)}}
+		return []Finding{{Probe: "address", State: Warn,
+			Seen: fmt.Sprintf("The network interfaces cannot be read: %v.", err)}}
 	}
 	usable := usableAddresses(prefixes)
 	if opts.Address == "" {

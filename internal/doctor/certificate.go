@@ -49,5 +49,6 @@ func outOfTime(what string, cert *x509.Certificate, now time.Time) string {
 
 // theClock asks for the date, where a certificate is out of its time.
 func theClock(now time.Time) string {
-	return fmt.Sprintf("The clock says %s; if that is wrong, mend the clock first: `gpulab doctor clock`.", now.Format("2006-01-02 15:04"))
+	return fmt.Sprintf("The clock says %s; if that is wrong, mend the clock first: `gpulab doctor clock`.",
+		now.Format("2006-01-02 15:04"))
 }

@@ -30,13 +30,15 @@ func probeCgroups(h host, _ Options) []Finding {
 			Mend:  cgroupMend(missing),
 		}}
 	}
-	return []Finding{{Probe: "cgroups", State: OK, Seen: fmt.Sprintf("Control groups version %s with all controllers.", version)}}
+	return []Finding{{Probe: "cgroups", State: OK,
+		Seen: fmt.Sprintf("Control groups version %s with all controllers.", version)}}
 }
 
 // cgroupMend: Raspberry Pi and some cloud kernels switch only memory off.
 func cgroupMend(missing []string) string {
 	if slices.Equal(missing, []string{"memory"}) {
-		return "Add cgroup_enable=memory to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub), then run `update-grub && reboot`."
+		return "Add cgroup_enable=memory to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub), then run " +
+			"`update-grub && reboot`."
 	}
 	return "Boot a kernel of the distribution, which has them: `apt-get install linux-image-amd64 && reboot`."
 }

@@ -15,7 +15,8 @@ var clockFiles = []string{
 }
 
 // setClock is what mends a clock that is wrong.
-const setClock = "Run `timedatectl set-ntp true`, or without a network `date -s '2026-01-31 12:00'` with the right time."
+const setClock = "Run `timedatectl set-ntp true`, or without a network `date -s '2026-01-31 12:00'` with the " +
+	"right time."
 
 // probeClock: certificates are made with the clock's time. A clock that stands
 // before the machine's own files was reset, by an empty battery for example;
@@ -49,24 +50,29 @@ func probeClock(h host, opts Options) []Finding {
 		slices.SortFunc(future, func(a, b file) int { return b.time.Compare(a.time) })
 		return []Finding{{
 			Probe: "clock", State: Fail,
-			Seen:  fmt.Sprintf("The clock says %s, but this machine's own files are from %s.", says, future[1].time.Format(time.DateOnly)),
+			Seen: fmt.Sprintf("The clock says %s, but this machine's own files are from %s.", says,
+				future[1].time.Format(time.DateOnly)),
 			Means: "Certificates made now would look as if they were from the past.",
 			Mend:  setClock,
 		}}
 	case len(future) == 1:
 		return []Finding{{
 			Probe: "clock", State: Warn,
-			Seen:  fmt.Sprintf("The clock says %s, but %s is from %s.", says, future[0].path, future[0].time.Format(time.DateOnly)),
-			Means: "Where the clock is right, nothing comes of it. Where it is wrong, certificates made now would look as if they were from the past.",
-			Mend:  fmt.Sprintf("If the clock is right: `touch %s`. If not: %s", future[0].path, setClock),
+			Seen: fmt.Sprintf("The clock says %s, but %s is from %s.", says, future[0].path,
+				future[0].time.Format(time.DateOnly)),
+			Means: "Where the clock is right, nothing comes of it. Where it is wrong, certificates made now would look as if " +
+				"they were from the past.",
+			Mend: fmt.Sprintf("If the clock is right: `touch %s`. If not: %s", future[0].path, setClock),
 		}}
 	case !newest.IsZero() && now.Sub(newest) > 300*24*time.Hour:
 		return []Finding{{
 			Probe: "clock", State: Warn,
-			Seen:  fmt.Sprintf("The clock says %s, but nothing was written on this machine since %s.", says, newest.Format(time.DateOnly)),
+			Seen: fmt.Sprintf("The clock says %s, but nothing was written on this machine since %s.", says,
+				newest.Format(time.DateOnly)),
 			Means: "Either it was off for long, or its clock has jumped ahead: then certificates look as if they had run out.",
 			Mend:  "If that is not today's date: " + setClock,
 		}}
 	}
-	return []Finding{{Probe: "clock", State: OK, Seen: fmt.Sprintf("The clock says %s and agrees with this machine's files.", says)}}
+	return []Finding{{Probe: "clock", State: OK,
+		Seen: fmt.Sprintf("The clock says %s and agrees with this machine's files.", says)}}
 }

@@ -24,9 +24,11 @@ func probeClusterCertificates(h host, opts Options) []Finding {
 	}
 	if len(files) == 0 {
 		if h.installed(opts) && !h.isRoot() {
-			return []Finding{{Probe: "clustercertificates", State: Unseen, Seen: "Only root can read the certificates of Kubernetes."}}
+			return []Finding{{Probe: "clustercertificates", State: Unseen,
+				Seen: "Only root can read the certificates of Kubernetes."}}
 		}
-		return []Finding{{Probe: "clustercertificates", State: OK, Seen: "There are no certificates of Kubernetes yet; `gpulab init` makes them."}}
+		return []Finding{{Probe: "clustercertificates", State: OK,
+			Seen: "There are no certificates of Kubernetes yet; `gpulab init` makes them."}}
 	}
 	soonest := time.Time{}
 	var findings []Finding
@@ -40,17 +42,22 @@ func probeClusterCertificates(h host, opts Options) []Finding {
 		if soonest.IsZero() || cert.NotAfter.Before(soonest) {
 			soonest = cert.NotAfter
 		}
-		finding := Finding{Probe: "clustercertificates", Mend: fmt.Sprintf("Run `%s`: k3s renews them when it starts, and notebooks go on.", h.restart(opts))}
+		finding := Finding{Probe: "clustercertificates", Mend: fmt.Sprintf("Run `%s`: k3s renews them when it starts, and "+
+			"notebooks go on.", h.restart(opts))}
 		switch late := outOfTime("A certificate of Kubernetes ("+name+")", cert, h.now()); {
 		case late != "":
-			finding.State, finding.Seen, finding.Means = Fail, late, "The parts of Kubernetes refuse one another: no notebook starts or stops. "+theClock(h.now())
+			finding.State, finding.Seen, finding.Means = Fail, late, "The parts of Kubernetes refuse one another: no "+
+				"notebook starts or stops. "+theClock(h.now())
 		case cert.IsCA && cert.NotAfter.Sub(h.now()) < caSoon:
 			finding.State = Warn
-			finding.Seen = fmt.Sprintf("The authority of Kubernetes (%s) runs out on %s.", name, cert.NotAfter.Format(time.DateOnly))
-			finding.Means, finding.Mend = "Then nothing in the cluster works any more.", "Make the cluster anew before that day: `gpulab reset --help` says how to keep homes and accounts."
+			finding.Seen = fmt.Sprintf("The authority of Kubernetes (%s) runs out on %s.", name,
+				cert.NotAfter.Format(time.DateOnly))
+			finding.Means, finding.Mend = "Then nothing in the cluster works any more.",
+				"Make the cluster anew before that day: `gpulab reset --help` says how to keep homes and accounts."
 		case !cert.IsCA && cert.NotAfter.Sub(h.now()) < leafSoon:
 			finding.State = Warn
-			finding.Seen = fmt.Sprintf("A certificate of Kubernetes (%s) runs out on %s.", name, cert.NotAfter.Format(time.DateOnly))
+			finding.Seen = fmt.Sprintf("A certificate of Kubernetes (%s) runs out on %s.", name,
+				cert.NotAfter.Format(time.DateOnly))
 			finding.Means = "It is renewed when Kubernetes starts, and this one has run for a year."
 		}
 		// A dozen of them are of one age: the first stands for all.
@@ -60,7 +67,8 @@ func probeClusterCertificates(h host, opts Options) []Finding {
 		}
 	}
 	if findings == nil {
-		return []Finding{{Probe: "clustercertificates", State: OK, Seen: "The certificates of Kubernetes are good until " + soonest.Format(time.DateOnly) + "."}}
+		return []Finding{{Probe: "clustercertificates", State: OK,
+			Seen: "The certificates of Kubernetes are good until " + soonest.Format(time.DateOnly) + "."}}
 	}
 	return findings
 }

@@ -41,7 +41,8 @@ func probeComponents(h host, opts Options) []Finding {
 		findings = append(findings, finding)
 	}
 	if findings == nil {
-		return []Finding{{Probe: "components", State: OK, Seen: fmt.Sprintf("All %d parts of the lab are well.", len(lab.Parts))}}
+		return []Finding{{Probe: "components", State: OK,
+			Seen: fmt.Sprintf("All %d parts of the lab are well.", len(lab.Parts))}}
 	}
 	return findings
 }

@@ -16,7 +16,8 @@ const pluginFolder = "/var/lib/kubelet/device-plugins"
 func probeDevicePlugins(h host, _ Options) []Finding {
 	entries, err := os.ReadDir(h.path(pluginFolder))
 	if os.IsPermission(err) {
-		return []Finding{{Probe: "deviceplugins", State: Unseen, Seen: "Only root can see which programs offer devices to Kubernetes."}}
+		return []Finding{{Probe: "deviceplugins", State: Unseen, Seen: "Only root can see which programs offer devices to " +
+			"Kubernetes."}}
 	}
 	names := map[string]bool{}
 	for _, e := range entries {
@@ -31,9 +32,11 @@ func probeDevicePlugins(h host, _ Options) []Finding {
 		}
 		findings = append(findings, Finding{
 			Probe: "deviceplugins", State: Warn,
-			Seen:  fmt.Sprintf("Something else offers GPUs to Kubernetes: %s in %s.", name, pluginFolder),
-			Means: "The same GPU would be given to two notebooks. Often it is NVIDIA's GPU operator, which gpulab does not need.",
-			Mend:  "Find it with `gpulab kubectl get daemonsets -A`, and take it out with `gpulab kubectl -n NAMESPACE delete daemonset NAME`.",
+			Seen: fmt.Sprintf("Something else offers GPUs to Kubernetes: %s in %s.", name, pluginFolder),
+			Means: "The same GPU would be given to two notebooks. Often it is NVIDIA's GPU operator, which gpulab does " +
+				"not need.",
+			Mend: "Find it with `gpulab kubectl get daemonsets -A`, and take it out with `gpulab kubectl -n NAMESPACE " +
+				"delete daemonset NAME`.",
 		})
 	}
 	if findings == nil {

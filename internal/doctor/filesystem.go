@@ -12,18 +12,19 @@ import (
 // unfit are file systems by their number in statfs(2) on which a lab cannot
 // live.
 var unfit = map[int64]struct{ name, why string }{
-	unix.NFS_SUPER_MAGIC:       {"NFS", networkDrive},
-	unix.SMB_SUPER_MAGIC:       {"SMB", networkDrive},
-	unix.SMB2_SUPER_MAGIC:      {"SMB", networkDrive},
-	0xff534d42:                 {"CIFS", networkDrive},
-	unix.CEPH_SUPER_MAGIC:      {"CephFS", networkDrive},
-	unix.V9FS_MAGIC:            {"9p", networkDrive},
-	unix.FUSE_SUPER_MAGIC:      {"FUSE", "Containers cannot be laid over it, and databases may be damaged on it."},
-	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", "Containers cannot be laid over what is an overlay itself, as in a container or a live system."},
-	unix.ECRYPTFS_SUPER_MAGIC:  {"eCryptfs", "Containers cannot be laid over it."},
-	unix.MSDOS_SUPER_MAGIC:     {"FAT", "It knows neither owners nor links."},
-	unix.EXFAT_SUPER_MAGIC:     {"exFAT", "It knows neither owners nor links."},
-	unix.SQUASHFS_MAGIC:        {"squashfs", "Nothing can be written there."},
+	unix.NFS_SUPER_MAGIC:  {"NFS", networkDrive},
+	unix.SMB_SUPER_MAGIC:  {"SMB", networkDrive},
+	unix.SMB2_SUPER_MAGIC: {"SMB", networkDrive},
+	0xff534d42:            {"CIFS", networkDrive},
+	unix.CEPH_SUPER_MAGIC: {"CephFS", networkDrive},
+	unix.V9FS_MAGIC:       {"9p", networkDrive},
+	unix.FUSE_SUPER_MAGIC: {"FUSE", "Containers cannot be laid over it, and databases may be damaged on it."},
+	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", "Containers cannot be laid over what is an overlay itself, as in a " +
+		"container or a live system."},
+	unix.ECRYPTFS_SUPER_MAGIC: {"eCryptfs", "Containers cannot be laid over it."},
+	unix.MSDOS_SUPER_MAGIC:    {"FAT", "It knows neither owners nor links."},
+	unix.EXFAT_SUPER_MAGIC:    {"exFAT", "It knows neither owners nor links."},
+	unix.SQUASHFS_MAGIC:       {"squashfs", "Nothing can be written there."},
 }
 
 const networkDrive = "Databases are damaged on a network drive: its locks do not hold when the network fails."
@@ -42,10 +43,12 @@ func probeFilesystem(h host, opts Options) []Finding {
 			Mend:  "Look with `findmnt --target " + folder + "` and `dmesg | tail -50`.",
 		}}
 	}
-	elsewhere := "Put it on a local disk with ext4, xfs or btrfs: name a folder there as dataDir in /etc/gpulab/config.yaml; `findmnt -t ext4,xfs,btrfs` lists them."
+	elsewhere := "Put it on a local disk with ext4, xfs or btrfs: name a folder there as dataDir in " +
+		"/etc/gpulab/config.yaml; `findmnt -t ext4,xfs,btrfs` lists them."
 	flags := stat.Flags
 	if bad, found := unfit[int64(uint32(stat.Type))]; found {
-		return []Finding{{Probe: "filesystem", State: Fail, Seen: fmt.Sprintf("%s lies on %s.", opts.DataDir, bad.name), Means: bad.why, Mend: elsewhere}}
+		return []Finding{{Probe: "filesystem", State: Fail, Seen: fmt.Sprintf("%s lies on %s.", opts.DataDir, bad.name),
+			Means: bad.why, Mend: elsewhere}}
 	}
 	mount := h.mountOf(folder)
 	switch {
@@ -54,7 +57,8 @@ func probeFilesystem(h host, opts Options) []Finding {
 			Probe: "filesystem", State: Fail,
 			Seen:  fmt.Sprintf("The file system of %s is read-only.", opts.DataDir),
 			Means: "Nothing can be saved. Linux does that by itself when a disk has errors.",
-			Mend:  fmt.Sprintf("Look for errors with `dmesg | grep -iE 'error|remount'`; when the disk is well, run `mount -o remount,rw %s`.", mount),
+			Mend: fmt.Sprintf("Look for errors with `dmesg | grep -iE 'error|remount'`; when the disk is well, run `mount "+
+				"-o remount,rw %s`.", mount),
 		}}
 	case flags&unix.ST_NOEXEC != 0:
 		return []Finding{{
@@ -79,5 +83,6 @@ func probeFilesystem(h host, opts Options) []Finding {
 			Mend:  elsewhere,
 		}}
 	}
-	return []Finding{{Probe: "filesystem", State: OK, Seen: fmt.Sprintf("%s lies on a local file system that can be written.", filepath.Clean(opts.DataDir))}}
+	return []Finding{{Probe: "filesystem", State: OK, Seen: fmt.Sprintf("%s lies on a local file system that can be "+
+		"written.", filepath.Clean(opts.DataDir))}}
 }

@@ -81,7 +81,8 @@ func probeFirewall(h host, opts Options) []Finding {
 		findings = append(findings, w.betweenMachines(h.outward(), opts.Encrypt, ports...)...)
 	}
 	if findings == nil {
-		return []Finding{{Probe: "firewall", State: OK, Seen: "No rule is seen that would drop what people or notebooks send."}}
+		return []Finding{{Probe: "firewall", State: OK,
+			Seen: "No rule is seen that would drop what people or notebooks send."}}
 	}
 	return findings
 }
@@ -177,11 +178,15 @@ func (w walls) blockedPods(outward string, opts Options) (direction string, wher
 		if i > 0 && port != 6443 {
 			continue // the first is that of the pages, which the hub asks
 		}
-		ways = append(ways, way{packet{hook: "input", in: podBridge, protocol: "tcp", port: port, service: true}, "to this machine"})
+		ways = append(ways, way{
+			packet{hook: "input", in: podBridge, protocol: "tcp", port: port, service: true}, "to this machine",
+		})
 	}
 	for _, way := range append(ways, []way{
-		{packet{hook: "forward", in: podBridge, out: podBridge, protocol: "udp", port: 53, service: true}, "to one another and to the lab's name server"},
-		{packet{hook: "forward", in: podBridge, out: outward, protocol: "tcp", port: 443}, "to other machines and the internet"},
+		{packet{hook: "forward", in: podBridge, out: podBridge, protocol: "udp", port: 53, service: true},
+			"to one another and to the lab's name server"},
+		{packet{hook: "forward", in: podBridge, out: outward, protocol: "tcp", port: 443},
+			"to other machines and the internet"},
 	}...) {
 		if at, blocked := w.blocking(way.packet); blocked {
 			return way.name, at
@@ -243,10 +248,12 @@ func (w walls) openPorts(where block, ports ...string) string {
 	case w.firewalld():
 		return "Run `firewall-cmd --permanent " + each(dashed, "--add-port=%s/tcp", " ") + " && firewall-cmd --reload`."
 	case where.nft != nil:
-		return fmt.Sprintf("Run `nft insert rule %s tcp dport '{ %s }' accept`, and write the same into /etc/nftables.conf if it is to last.",
+		return fmt.Sprintf("Run `nft insert rule %s tcp dport '{ %s }' accept`, and write the same into "+
+			"/etc/nftables.conf if it is to last.",
 			where.nft.place(), strings.Join(dashed, ", "))
 	}
-	return fmt.Sprintf("Run `iptables -I INPUT -p tcp -m multiport --dports %s -j ACCEPT`, and the same where the other rules come from if it is to last.", strings.Join(ports, ","))
+	return fmt.Sprintf("Run `iptables -I INPUT -p tcp -m multiport --dports %s -j ACCEPT`, and the same where the "+
+		"other rules come from if it is to last.", strings.Join(ports, ","))
 }
 
 // openPods is how notebooks get out.
@@ -255,13 +262,17 @@ func (w walls) openPods(where block) string {
 	case w.ufw():
 		return "Run `ufw allow in on cni0 && ufw route allow in on cni0 && ufw route allow out on cni0`."
 	case w.firewalld():
-		return "Run `firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 --add-interface=flannel-wg && firewall-cmd --reload`."
+		return "Run `firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 " +
+			"--add-interface=flannel-wg && firewall-cmd --reload`."
 	case where.nft != nil && where.nft.hook == "forward":
-		return fmt.Sprintf("Run `nft insert rule %[1]s iifname cni0 accept && nft insert rule %[1]s oifname cni0 accept`, and write the same into /etc/nftables.conf if it is to last.", where.nft.place())
+		return fmt.Sprintf("Run `nft insert rule %[1]s iifname cni0 accept && nft insert rule %[1]s oifname cni0 accept`, "+
+			"and write the same into /etc/nftables.conf if it is to last.", where.nft.place())
 	case where.nft != nil:
-		return fmt.Sprintf("Run `nft insert rule %s iifname cni0 accept`, and write the same into /etc/nftables.conf if it is to last.", where.nft.place())
+		return fmt.Sprintf("Run `nft insert rule %s iifname cni0 accept`, and write the same into /etc/nftables.conf if "+
+			"it is to last.", where.nft.place())
 	case where.iptables == "FORWARD":
-		return "Run `iptables -I FORWARD -i cni0 -j ACCEPT && iptables -I FORWARD -o cni0 -j ACCEPT`, and the same where the other rules come from if it is to last."
+		return "Run `iptables -I FORWARD -i cni0 -j ACCEPT && iptables -I FORWARD -o cni0 -j ACCEPT`, and the same where " +
+			"the other rules come from if it is to last."
 	}
 	return "Run `iptables -I INPUT -i cni0 -j ACCEPT`, and the same where the other rules come from if it is to last."
 }

@@ -31,22 +31,26 @@ func probeHead(h host, opts Options) []Finding {
 			Probe: "head", State: Fail,
 			Seen:  fmt.Sprintf("The head, %s, does not answer at %s: %v.", j.Head, places(j.Doors), err),
 			Means: "Notebooks here go on, but nobody reaches them, and no other starts here.",
-			Mend:  fmt.Sprintf("See that %s is on, and that the network leads there: `ping -c 3 %s`. Once it is back, so is this machine, by itself.", j.Head, firstAddress(j.Doors)),
+			Mend: fmt.Sprintf("See that %s is on, and that the network leads there: `ping -c 3 %s`. Once it is back, so is "+
+				"this machine, by itself.", j.Head, firstAddress(j.Doors)),
 		}}
 	case err != nil:
 		return []Finding{headPort(j, j.Doors, err, "The head shows this machine as lost: nobody reaches notebooks here.")}
 	case apiErr != nil:
-		return []Finding{headPort(j, j.Kubernetes, apiErr, "Kubernetes calls this machine not ready: no notebook starts here.")}
+		return []Finding{headPort(j, j.Kubernetes, apiErr,
+			"Kubernetes calls this machine not ready: no notebook starts here.")}
 	}
 	if _, err := j.Greet(h.ctx); err != nil {
 		return []Finding{{
 			Probe: "head", State: Fail,
 			Seen:  fmt.Sprintf("Something answers at %s, but not as the head of this machine's pool: %v.", door, err),
 			Means: "The head was set up anew, another machine has its address, or this one's clock is wrong.",
-			Mend:  "Run `gpulab doctor clock`; if " + j.Head + " was set up anew, run `gpulab leave` here and join again with a new code.",
+			Mend: "Run `gpulab doctor clock`; if " + j.Head + " was set up anew, run `gpulab leave` here and join again " +
+				"with a new code.",
 		}}
 	}
-	return []Finding{{Probe: "head", State: OK, Seen: fmt.Sprintf("The head, %s, answers at %s, and its Kubernetes at %s.", j.Head, door, api)}}
+	return []Finding{{Probe: "head", State: OK,
+		Seen: fmt.Sprintf("The head, %s, answers at %s, and its Kubernetes at %s.", j.Head, door, api)}}
 }
 
 // headPort is for one port of the head that is closed while another is open.

@@ -28,8 +28,9 @@ func probeHeadClock(h host, opts Options) []Finding {
 	}
 	return []Finding{{
 		Probe: "headclock", State: Warn,
-		Seen:  fmt.Sprintf("This machine's clock is %s %s the head's.", off.Abs().Round(time.Second), word),
-		Means: "Curves and events of its GPUs stand at the wrong time; a day apart, the machines refuse one another's certificates.",
-		Mend:  "Run `timedatectl set-ntp true` on both.",
+		Seen: fmt.Sprintf("This machine's clock is %s %s the head's.", off.Abs().Round(time.Second), word),
+		Means: "Curves and events of its GPUs stand at the wrong time; a day apart, the machines refuse one another's " +
+			"certificates.",
+		Mend: "Run `timedatectl set-ntp true` on both.",
 	}}
 }

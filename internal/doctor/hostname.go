@@ -22,9 +22,10 @@ func probeHostname(h host, opts Options) []Finding {
 	case !hostName.MatchString(name) || len(name) > 253:
 		return []Finding{{
 			Probe: "hostname", State: Warn,
-			Seen:  fmt.Sprintf("This machine is called %q, which is no name for a computer in a network.", name),
-			Means: "Other computers cannot find it by that name, and no certificate can be made for it; its address works all the same.",
-			Mend:  "Run `hostnamectl set-hostname gpu1`, with letters, digits and hyphens.",
+			Seen: fmt.Sprintf("This machine is called %q, which is no name for a computer in a network.", name),
+			Means: "Other computers cannot find it by that name, and no certificate can be made for it; its address works " +
+				"all the same.",
+			Mend: "Run `hostnamectl set-hostname gpu1`, with letters, digits and hyphens.",
 		}}
 	case first == "localhost":
 		return []Finding{{
@@ -37,9 +38,10 @@ func probeHostname(h host, opts Options) []Finding {
 		if node := h.nodeName(opts); node != "" && node != nodeLike(first) {
 			return []Finding{{
 				Probe: "hostname", State: Warn,
-				Seen:  fmt.Sprintf("This machine is called %s now; when it became a lab it was %s.", first, node),
-				Means: "Nothing breaks: the pool goes on calling it " + node + ", and the web certificate is made for the new name at gpulab's next start.",
-				Mend:  fmt.Sprintf("To have one name again, run `hostnamectl set-hostname %s`.", node),
+				Seen: fmt.Sprintf("This machine is called %s now; when it became a lab it was %s.", first, node),
+				Means: "Nothing breaks: the pool goes on calling it " + node +
+					", and the web certificate is made for the new name at gpulab's next start.",
+				Mend: fmt.Sprintf("To have one name again, run `hostnamectl set-hostname %s`.", node),
 			}}
 		}
 	}

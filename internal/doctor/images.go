@@ -16,7 +16,8 @@ func probeImages(h host, opts Options) []Finding {
 	again := "Run `apt-get install --reinstall gpulab-images`, or build them again with `go tool task images`."
 	if opts.ImagesDir == "" {
 		if opts.ImagesError == nil {
-			return []Finding{{Probe: "images", State: OK, Seen: "No container images are stored here; the head hands them over."}}
+			return []Finding{{Probe: "images", State: OK,
+				Seen: "No container images are stored here; the head hands them over."}}
 		}
 		if errors.Is(opts.ImagesError, fs.ErrPermission) {
 			return []Finding{{Probe: "images", State: Unseen, Seen: "Only root can look for the container images."}}
@@ -31,10 +32,12 @@ func probeImages(h host, opts Options) []Finding {
 	var list struct {
 		Images []struct{ Name, Digest string }
 	}
-	if err := json.Unmarshal([]byte(h.read(filepath.Join(opts.ImagesDir, "images.json"))), &list); err != nil || len(list.Images) == 0 {
+	if err := json.Unmarshal([]byte(h.read(filepath.Join(opts.ImagesDir, "images.json"))), &list); err != nil ||
+		len(list.Images) == 0 {
 		return []Finding{{
 			Probe: "images", State: Fail,
-			Seen:  fmt.Sprintf("The list of container images, %s, cannot be read.", filepath.Join(opts.ImagesDir, "images.json")),
+			Seen: fmt.Sprintf("The list of container images, %s, cannot be read.",
+				filepath.Join(opts.ImagesDir, "images.json")),
 			Means: "Notebooks and the lab's own parts start from these images.",
 			Mend:  again,
 		}}
@@ -48,12 +51,14 @@ func probeImages(h host, opts Options) []Finding {
 	if len(incomplete) > 0 {
 		return []Finding{{
 			Probe: "images", State: Fail,
-			Seen:  fmt.Sprintf("Parts of these container images are missing or cut short in %s: %s.", opts.ImagesDir, strings.Join(incomplete, ", ")),
+			Seen: fmt.Sprintf("Parts of these container images are missing or cut short in %s: %s.", opts.ImagesDir,
+				strings.Join(incomplete, ", ")),
 			Means: "What starts from them does not start.",
 			Mend:  again,
 		}}
 	}
-	return []Finding{{Probe: "images", State: OK, Seen: fmt.Sprintf("All %d container images are complete.", len(list.Images))}}
+	return []Finding{{Probe: "images", State: OK,
+		Seen: fmt.Sprintf("All %d container images are complete.", len(list.Images))}}
 }
 
 // imageComplete follows an image's manifest in an OCI layout to its parts, and
@@ -63,7 +68,8 @@ func (h host) imageComplete(layout, digest string) bool {
 		Config blob
 		Layers []blob
 	}
-	if json.Unmarshal([]byte(h.read(blob{Digest: digest}.path(layout))), &manifest) != nil || manifest.Config.Digest == "" {
+	if json.Unmarshal([]byte(h.read(blob{Digest: digest}.path(layout))), &manifest) != nil ||
+		manifest.Config.Digest == "" {
 		return false
 	}
 	for _, b := range append(manifest.Layers, manifest.Config) {

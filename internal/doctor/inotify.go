@@ -32,7 +32,8 @@ func probeInotify(h host, opts Options) []Finding {
 	return []Finding{{
 		Probe: "inotify", State: Fail, Seen: seen,
 		Means: fmt.Sprintf("Kubernetes needs %d and would end with \"too many open files\".", inotifyNeeded),
-		Mend:  fmt.Sprintf("Run `echo fs.inotify.max_user_instances=%d > /etc/sysctl.d/60-inotify.conf && sysctl --system`.", max(1024, 2*limit)),
+		Mend: fmt.Sprintf("Run `echo fs.inotify.max_user_instances=%d > /etc/sysctl.d/60-inotify.conf && sysctl --system`.",
+			max(1024, 2*limit)),
 	}}
 }
 
@@ -55,7 +56,8 @@ func (h host) inotifyInstances(dataDir string) int {
 		}
 		entries, _ := os.ReadDir(filepath.Join(folder, "fd"))
 		for _, entry := range entries {
-			if target, err := os.Readlink(filepath.Join(folder, "fd", entry.Name())); err == nil && target == "anon_inode:inotify" {
+			if target, err := os.Readlink(filepath.Join(folder, "fd", entry.Name())); err == nil &&
+				target == "anon_inode:inotify" {
 				count++
 			}
 		}

@@ -191,6 +191,7 @@ func matchRule(words []string, p packet) (fits sure, target string, isGoto bool)
 // takesValue tells options with a value from those without.
 func takesValue(option string) bool {
 	return strings.HasPrefix(option, "-") && !slices.Contains([]string{
-		"--syn", "--log-tcp-options", "--log-ip-options", "--rcheck", "--update", "--set", "--rsource", "--rdest", "--loose", "--limit-iface-in", "--random", "--random-fully",
+		"--syn", "--log-tcp-options", "--log-ip-options", "--rcheck", "--update", "--set", "--rsource", "--rdest", "--loose",
+		"--limit-iface-in", "--random", "--random-fully",
 	}, option)
 }

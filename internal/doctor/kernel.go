@@ -19,7 +19,8 @@ var modules = []module{
 	{"br_netfilter", "/proc/sys/net/bridge", "Rules that keep students' notebooks apart do not see their traffic", false},
 	{"nf_tables", "", "Notebooks are not started, since they could not be kept apart in their first moment,", true},
 	// Where the older iptables is in use it is not asked for, so its lack is no failure.
-	{"nft_chain_nat", "", "The cluster's own addresses, such as its name server's, may lead nowhere, and the start ends with \"chart coredns: not ready\",", false},
+	{"nft_chain_nat", "", "The cluster's own addresses, such as its name server's, may lead nowhere, and the start " +
+		"ends with \"chart coredns: not ready\",", false},
 }
 
 // probeKernel looks for parts of the kernel that are neither loaded, nor
@@ -39,7 +40,8 @@ func probeKernel(h host, _ Options) []Finding {
 			Probe: "kernel", State: state,
 			Seen:  fmt.Sprintf("The kernel %s has no %s.", release, m.name),
 			Means: m.needs + " without it.",
-			Mend:  "On Ubuntu run `apt-get install linux-modules-extra-" + release + "`; elsewhere boot a kernel of the distribution: `apt-get install linux-image-amd64 && reboot`.",
+			Mend: "On Ubuntu run `apt-get install linux-modules-extra-" + release +
+				"`; elsewhere boot a kernel of the distribution: `apt-get install linux-image-amd64 && reboot`.",
 		})
 	}
 	if findings == nil {

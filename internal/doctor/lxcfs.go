@@ -22,7 +22,8 @@ func probeLXCFS(h host, opts Options) []Finding {
 			Mend: "While containers run, gpulab tries to start it every 30 seconds; `cat " + log + "` shows why that fails."}}
 	}
 	if !mounted {
-		return []Finding{{Probe: "lxcfs", State: OK, Seen: "LXCFS is installed; containers will see their own memory and processors."}}
+		return []Finding{{Probe: "lxcfs", State: OK, Seen: "LXCFS is installed; containers will see their own memory and " +
+			"processors."}}
 	}
 	return []Finding{{Probe: "lxcfs", State: OK, Seen: "Containers see their own memory and processors."}}
 }

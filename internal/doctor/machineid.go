@@ -9,14 +9,16 @@ import (
 var machineID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // newMachineID gives a machine an identity of its own.
-const newMachineID = "Run `rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup && ln -s /etc/machine-id /var/lib/dbus/machine-id`, then reboot."
+const newMachineID = "Run `rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup && ln -s " +
+	"/etc/machine-id /var/lib/dbus/machine-id`, then reboot."
 
 // probeMachineID: the kernel's network names and hardware addresses of bridges
 // are made from this number, so two machines with the same one disturb each
 // other's pods. One machine sees no more of a clone than these signs.
 func probeMachineID(h host, _ Options) []Finding {
 	id, bus := h.read("/etc/machine-id"), h.read("/var/lib/dbus/machine-id")
-	means := "Network addresses and logs are made from it; a machine whose number is not its own disturbs the others of a pool."
+	means := "Network addresses and logs are made from it; a machine whose number is not its own disturbs the others " +
+		"of a pool."
 	switch {
 	case id == "" || id == "uninitialized":
 		return []Finding{{

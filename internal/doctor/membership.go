@@ -41,11 +41,13 @@ func probeMembership(h host, opts Options) []Finding {
 	if cert.NotAfter.Sub(h.now()) < membershipSoon {
 		return []Finding{{
 			Probe: "membership", State: Warn,
-			Seen:  fmt.Sprintf("This machine's certificate runs out on %s, and was not renewed.", cert.NotAfter.Format(time.DateOnly)),
+			Seen: fmt.Sprintf("This machine's certificate runs out on %s, and was not renewed.",
+				cert.NotAfter.Format(time.DateOnly)),
 			Means: "It is renewed every month while the head can be reached; without it this machine is in no pool.",
 			Mend:  "Run `gpulab doctor head`, then look at `gpulab logs`.",
 		}}
 	}
-	return []Finding{{Probe: "membership", State: OK, Seen: fmt.Sprintf("This machine is %s in the pool of %s, by a certificate that is good until %s.",
+	return []Finding{{Probe: "membership", State: OK, Seen: fmt.Sprintf("This machine is %s in the pool of %s, by a "+
+		"certificate that is good until %s.",
 		opts.Joined.Name, opts.Joined.Lab, cert.NotAfter.Format(time.DateOnly))}}
 }

@@ -24,8 +24,10 @@ func probeModules(h host, _ Options) []Finding {
 	}
 	return []Finding{{
 		Probe: "modules", State: Warn,
-		Seen:  fmt.Sprintf("The kernel %s runs, but its modules are gone; there are those of %s.", release, strings.Join(others, ", ")),
-		Means: "The kernel was upgraded, and what it has not loaded yet it cannot load any more: a driver, or what containers need.",
-		Mend:  "Run `reboot`.",
+		Seen: fmt.Sprintf("The kernel %s runs, but its modules are gone; there are those of %s.", release,
+			strings.Join(others, ", ")),
+		Means: "The kernel was upgraded, and what it has not loaded yet it cannot load any more: a driver, or what " +
+			"containers need.",
+		Mend: "Run `reboot`.",
 	}}
 }

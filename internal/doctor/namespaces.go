@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-const sharedUsers = "Notebooks share the machine's user IDs: who breaks out of one is the user of that number there, rather than nobody."
+const sharedUsers = "Notebooks share the machine's user IDs: who breaks out of one is the user of that number " +
+	"there, rather than nobody."
 
 // olderKernel tells whether a kernel's release is before a version; one that says
 // nothing of it is not.
@@ -34,7 +35,8 @@ func probeNamespaces(h host, _ Options) []Finding {
 			Probe: "namespaces", State: Fail,
 			Seen:  "The kernel lacks namespaces of the kind " + strings.Join(missing, ", ") + ".",
 			Means: "Containers are made of them.",
-			Mend:  "Boot the distribution's own kernel: `apt-get install linux-image-amd64 && reboot` on Debian, `apt-get install linux-generic && reboot` on Ubuntu.",
+			Mend: "Boot the distribution's own kernel: `apt-get install linux-image-amd64 && reboot` on Debian, `apt-get " +
+				"install linux-generic && reboot` on Ubuntu.",
 		}}
 	}
 	var findings []Finding
@@ -51,19 +53,24 @@ func probeNamespaces(h host, _ Options) []Finding {
 			Probe: "namespaces", State: Warn,
 			Seen:  "The kernel " + release + " is older than 6.3, which gives notebooks user IDs of their own.",
 			Means: sharedUsers,
-			Mend:  "On Debian 12 add bookworm-backports to apt's sources and run `apt-get install -t bookworm-backports linux-image-amd64 linux-headers-amd64 && reboot`; on Ubuntu 22.04 `apt-get install linux-generic-hwe-22.04 && reboot`; `gpulab driver` then says whether the GPUs' driver has a module for it.",
+			Mend: "On Debian 12 add bookworm-backports to apt's sources and run `apt-get install -t bookworm-backports " +
+				"linux-image-amd64 linux-headers-amd64 && reboot`; on Ubuntu 22.04 `apt-get install linux-generic-hwe-22.04 && " +
+				"reboot`; `gpulab driver` then says whether the GPUs' driver has a module for it.",
 		})
 	}
-	if status := h.read("/proc/self/status"); strings.Contains(status, "CapEff:") && !strings.Contains(status, "Seccomp:") {
+	if status := h.read("/proc/self/status"); strings.Contains(status, "CapEff:") &&
+		!strings.Contains(status, "Seccomp:") {
 		findings = append(findings, Finding{
 			Probe: "namespaces", State: Fail,
 			Seen:  "The kernel has no filter of system calls (seccomp).",
 			Means: "No notebook starts without that protection.",
-			Mend:  "Boot the distribution's own kernel: `apt-get install linux-image-amd64 && reboot` on Debian, `apt-get install linux-generic && reboot` on Ubuntu.",
+			Mend: "Boot the distribution's own kernel: `apt-get install linux-image-amd64 && reboot` on Debian, `apt-get " +
+				"install linux-generic && reboot` on Ubuntu.",
 		})
 	}
 	if findings == nil {
-		return []Finding{{Probe: "namespaces", State: OK, Seen: "The kernel has every namespace and the filter of system calls."}}
+		return []Finding{{Probe: "namespaces", State: OK,
+			Seen: "The kernel has every namespace and the filter of system calls."}}
 	}
 	return findings
 }

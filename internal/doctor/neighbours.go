@@ -37,7 +37,8 @@ func (h host) anotherKubernetes(p process, dataDir string) *Finding {
 	name := p.kubelet()
 	switch {
 	case name != "" && p.exe == "" && !h.isRoot():
-		return &Finding{Probe: "neighbours", State: Unseen, Seen: fmt.Sprintf("A Kubernetes runs here, %s (process %d); only root can see whose.", name, p.pid)}
+		return &Finding{Probe: "neighbours", State: Unseen, Seen: fmt.Sprintf("A Kubernetes runs here, %s (process %d); "+
+			"only root can see whose.", name, p.pid)}
 	case name != "":
 		return &Finding{
 			Probe: "neighbours", State: Fail, Means: means,
@@ -48,7 +49,8 @@ func (h host) anotherKubernetes(p process, dataDir string) *Finding {
 		return &Finding{
 			Probe: "neighbours", State: Fail, Means: means,
 			Seen: fmt.Sprintf("Pods of another Kubernetes run here: %s (process %d).", p.exe, p.pid),
-			Mend: "End them with the uninstaller of that Kubernetes, such as `k3s-killall.sh`. Or give gpulab a machine of its own.",
+			Mend: "End them with the uninstaller of that Kubernetes, such as `k3s-killall.sh`. Or give gpulab a machine of " +
+				"its own.",
 		}
 	}
 	return nil

@@ -15,7 +15,9 @@ func probeNetworkManager(h host, opts Options) []Finding {
 	if err != nil || !slices.ContainsFunc(processes, func(p process) bool { return p.name == "NetworkManager" }) {
 		return []Finding{{Probe: "networkmanager", State: OK, Seen: "NetworkManager does not run here."}}
 	}
-	for _, folder := range []string{"/etc/NetworkManager", "/etc/NetworkManager/conf.d", "/usr/lib/NetworkManager/conf.d", "/run/NetworkManager/conf.d"} {
+	for _, folder := range []string{
+		"/etc/NetworkManager", "/etc/NetworkManager/conf.d", "/usr/lib/NetworkManager/conf.d", "/run/NetworkManager/conf.d",
+	} {
 		files, _ := filepath.Glob(h.path(folder + "/*.conf"))
 		for _, file := range files {
 			for line := range strings.Lines(h.read(filepath.Join(folder, filepath.Base(file)))) {
@@ -31,6 +33,8 @@ func probeNetworkManager(h host, opts Options) []Finding {
 		Probe: "networkmanager", State: Warn,
 		Seen:  "NetworkManager runs here and was not told to leave the pods' network alone.",
 		Means: "It may take addresses and routes away from notebooks, after a suspend for example.",
-		Mend:  `Run ` + "`" + `printf '[keyfile]\nunmanaged-devices=interface-name:cni0;interface-name:flannel*;interface-name:veth*\n' > /etc/NetworkManager/conf.d/gpulab.conf && systemctl reload NetworkManager` + "`.",
+		Mend: `Run ` + "`" + `printf '[keyfile]\nunmanaged-devices=interface-name:cni0;interface-name:flannel*;` +
+			`interface-name:veth*\n' > /etc/NetworkManager/conf.d/gpulab.conf && ` +
+			`systemctl reload NetworkManager` + "`.",
 	}}
 }

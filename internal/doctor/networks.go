@@ -17,10 +17,12 @@ var usual = []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustPars
 func probeNetworks(h host, _ Options) []Finding {
 	for _, route := range parseRoutes(h.read("/proc/self/net/route")) {
 		for _, network := range usual {
-			if route.prefix.Overlaps(network) && !strings.HasPrefix(route.device, "cni") && !strings.HasPrefix(route.device, "flannel") {
+			if route.prefix.Overlaps(network) && !strings.HasPrefix(route.device, "cni") &&
+				!strings.HasPrefix(route.device, "flannel") {
 				return []Finding{{
 					Probe: "networks", State: OK,
-					Seen: fmt.Sprintf("The network %s is in use here (%s); gpulab's containers get another.", route.prefix, route.device),
+					Seen: fmt.Sprintf("The network %s is in use here (%s); gpulab's containers get another.", route.prefix,
+						route.device),
 				}}
 			}
 		}

@@ -16,15 +16,19 @@ func probeNFS(h host, opts Options) []Finding {
 	means := ""
 	switch machine := (nfs.Machine{Root: h.root}); {
 	case opts.ServeNFS:
-		err, is, means = machine.CanServe(), "This machine can serve homes over NFS.", "The other machines of the pool would find no homes: storage.export in the configuration asks for it."
+		err, is, means = machine.CanServe(), "This machine can serve homes over NFS.",
+			"The other machines of the pool would find no homes: storage.export in the configuration asks for it."
 	case opts.MountNFS:
-		err, is, means = machine.CanMount(), "This machine can mount homes over NFS.", "Notebooks here would find no homes: they lie on the head, which exports them."
+		err, is, means = machine.CanMount(), "This machine can mount homes over NFS.",
+			"Notebooks here would find no homes: they lie on the head, which exports them."
 	}
 	if missing := (*nfs.MissingError)(nil); errors.As(err, &missing) {
-		return []Finding{{Probe: "nfs", State: Fail, Seen: sentence(missing.Seen), Means: means, Mend: sentence(missing.Mend)}}
+		return []Finding{{Probe: "nfs", State: Fail, Seen: sentence(missing.Seen), Means: means,
+			Mend: sentence(missing.Mend)}}
 	}
 	if err != nil {
-		return []Finding{{Probe: "nfs", State: Warn, Seen: fmt.Sprintf("It cannot be seen whether NFS works: %v.", err), Means: means}}
+		return []Finding{{Probe: "nfs", State: Warn, Seen: fmt.Sprintf("It cannot be seen whether NFS works: %v.", err),
+			Means: means}}
 	}
 	return []Finding{{Probe: "nfs", State: OK, Seen: is}}
 }

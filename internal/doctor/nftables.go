@@ -56,7 +56,8 @@ func parseNftables(text string) (nftables, error) {
 	}
 	// iptables has put its chains where nft shows them too.
 	for name := range set.chains {
-		if slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT"}, name.name) && name.family == "ip" && name.table == "filter" {
+		if slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT"}, name.name) && name.family == "ip" &&
+			name.table == "filter" {
 			set.forget(name.family, name.table)
 		}
 	}
@@ -64,7 +65,8 @@ func parseNftables(text string) (nftables, error) {
 }
 
 func filtersHere(family, table string) bool {
-	return (family == "ip" || family == "inet") && table != "gpulab" && !strings.HasPrefix(table, "kube-") && !strings.HasPrefix(table, "flannel")
+	return (family == "ip" || family == "inet") && table != "gpulab" && !strings.HasPrefix(table, "kube-") &&
+		!strings.HasPrefix(table, "flannel")
 }
 
 func (s nftables) forget(family, table string) {
@@ -142,7 +144,8 @@ func (s nftables) walk(chain *nftChain, p packet, depth int) (v verdict, open bo
 }
 
 // decide does what one statement says. ended: nothing after it counts.
-func (s nftables) decide(chain *nftChain, statement map[string]json.RawMessage, p packet, depth int) (v verdict, open, ended bool) {
+func (s nftables) decide(chain *nftChain, statement map[string]json.RawMessage, p packet,
+	depth int) (v verdict, open, ended bool) {
 	for kind, value := range statement {
 		switch kind {
 		case "accept", "queue":

@@ -32,29 +32,40 @@ func probeNumbers(h host, opts Options) []Finding {
 	known, err := h.knownNumbers(given)
 	if err != nil {
 		return []Finding{{Probe: "numbers", State: Unseen,
-			Seen: fmt.Sprintf("gpulab cannot look up which UIDs and GIDs this machine uses: %s.", strings.TrimSuffix(err.Error(), ".")),
-			Mend: "Check whether `getent passwd 20000` returns at once. If it does not, check the directory service that is named in /etc/nsswitch.conf."}}
+			Seen: fmt.Sprintf("gpulab cannot look up which UIDs and GIDs this machine uses: %s.",
+				strings.TrimSuffix(err.Error(), ".")),
+			Mend: "Check whether `getent passwd 20000` returns at once. If it does not, check the directory service that is " +
+				"named in /etc/nsswitch.conf."}}
 	}
 	if len(known) > 0 {
 		return []Finding{{Probe: "numbers", State: Fail,
-			Seen:  "Users or groups of this machine have UIDs or GIDs that the lab has given to people or folders: " + collisions(known, given) + ".",
+			Seen: "Users or groups of this machine have UIDs or GIDs that the lab has given to people or folders: " +
+				collisions(known, given) + ".",
 			Means: "Both owners of such a number can read each other's files on this machine and end each other's programs.",
-			Mend: fmt.Sprintf("The lab's numbers never change. Change those of the machine's users and groups to numbers below %d or above %d, with `usermod -u` and `groupmod -g` or in the directory. "+
-				"Then run `find / -xdev -nouser -o -nogroup` to find files that still have the old numbers, and change their owners.", firstGiven, lastGiven)}}
+			Mend: fmt.Sprintf("The lab's numbers never change. Change those of the machine's users and groups to numbers "+
+				"below %d or above %d, with `usermod -u` and `groupmod -g` or in the directory. "+
+				"Then run `find / -xdev -nouser -o -nogroup` to find files that still have the old numbers, and change "+
+				"their owners.",
+				firstGiven, lastGiven)}}
 	}
 	if later := h.localNumbers(given); opts.Joined != nil && len(later) > 0 {
 		return []Finding{{Probe: "numbers", State: Warn,
-			Seen:  "Users or groups of this machine have UIDs or GIDs that the lab may give to people or folders: " + collisions(later, nil) + ".",
-			Means: "The head assigns these numbers and does not know that this machine uses them. A person who gets one can read its owner's files on this machine.",
-			Mend:  fmt.Sprintf("Change them to numbers below %d or above %d, with `usermod -u` and `groupmod -g`.", firstGiven, lastGiven)}}
+			Seen: "Users or groups of this machine have UIDs or GIDs that the lab may give to people or folders: " +
+				collisions(later, nil) + ".",
+			Means: "The head assigns these numbers and does not know that this machine uses them. A person who gets one can " +
+				"read its owner's files on this machine.",
+			Mend: fmt.Sprintf("Change them to numbers below %d or above %d, with `usermod -u` and `groupmod -g`.", firstGiven,
+				lastGiven)}}
 	}
 	if unseen {
-		return []Finding{{Probe: "numbers", State: Unseen, Seen: "Only root can see which UIDs and GIDs the lab has given to people and folders."}}
+		return []Finding{{Probe: "numbers", State: Unseen, Seen: "Only root can see which UIDs and GIDs the lab has given " +
+			"to people and folders."}}
 	}
 	if len(given) == 0 && opts.Joined == nil {
 		return nil
 	}
-	return []Finding{{Probe: "numbers", State: OK, Seen: fmt.Sprintf("No user or group of this machine has one of the %d UIDs and GIDs that the lab uses.", len(given))}}
+	return []Finding{{Probe: "numbers", State: OK, Seen: fmt.Sprintf("No user or group of this machine has one of the "+
+		"%d UIDs and GIDs that the lab uses.", len(given))}}
 }
 
 // collisions lists numbers, each with its owners in the lab and on the machine.

@@ -14,7 +14,8 @@ func probeNVIDIA(h host, opts Options) []Finding {
 	f := Finding{Probe: "nvidia", State: OK, Seen: s.Seen(), Means: s.Means()}
 	switch {
 	case s.Kind == nvidiadriver.NoCard && opts.GPUMode == "real":
-		f.State, f.Means, f.Mend = Fail, "Real GPUs were asked for.", "Run `gpulab init` without that choice to try it with simulated GPUs."
+		f.State, f.Means, f.Mend = Fail, "Real GPUs were asked for.",
+			"Run `gpulab init` without that choice to try it with simulated GPUs."
 	case s.Kind == nvidiadriver.NoCard:
 	case opts.GPUMode == "simulated":
 		f.State, f.Means = Warn, "Simulated GPUs were asked for, so this card is left alone."

@@ -40,7 +40,8 @@ func probePages(h host, opts Options) []Finding {
 	}
 	err = h.handshake(net.JoinHostPort(u.Hostname(), port), u.Hostname(), roots)
 	if err == nil {
-		return []Finding{{Probe: "pages", State: OK, Seen: "The pages answer at " + lab.URL + " with a certificate that fits."}}
+		return []Finding{{Probe: "pages", State: OK,
+			Seen: "The pages answer at " + lab.URL + " with a certificate that fits."}}
 	}
 	finding := Finding{Probe: "pages", State: Fail}
 	var refused *tls.CertificateVerificationError
@@ -70,5 +71,6 @@ func (h host) handshake(at, name string, roots *x509.CertPool) error {
 		return err
 	}
 	defer conn.Close()
-	return tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: name, Time: h.now, MinVersion: tls.VersionTLS12}).HandshakeContext(ctx)
+	return tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: name, Time: h.now,
+		MinVersion: tls.VersionTLS12}).HandshakeContext(ctx)
 }

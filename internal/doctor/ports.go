@@ -34,7 +34,8 @@ func probePorts(h host, opts Options) []Finding {
 			continue
 		}
 		if !known && !h.isRoot() {
-			return []Finding{{Probe: "ports", State: Unseen, Seen: fmt.Sprintf("Port %d is in use; only root can see by whom.", port)}}
+			return []Finding{{Probe: "ports", State: Unseen,
+				Seen: fmt.Sprintf("Port %d is in use; only root can see by whom.", port)}}
 		}
 		findings = append(findings, portTaken(port, owner, known, h.unitOf(owner.pid)))
 	}

@@ -71,7 +71,8 @@ func all() []Probe {
 		{Name: "modules", Group: machineGroup, Init: Warns, look: probeModules,
 			Looks: "whether the running kernel can still load its modules"},
 		{Name: "namespaces", Group: machineGroup, Init: Stops, look: probeNamespaces,
-			Looks: "whether namespaces and system call filters are on, and the kernel is new enough for notebooks with user IDs of their own"},
+			Looks: "whether namespaces and system call filters are on, and the kernel is new enough for notebooks with user " +
+				"IDs of their own"},
 		{Name: "capabilities", Group: machineGroup, Init: Stops, look: probeCapabilities,
 			Looks: "whether root has its rights, as in some containers it has not"},
 		{Name: "commands", Group: machineGroup, Init: Stops, look: probeCommands,

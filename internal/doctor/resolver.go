@@ -70,7 +70,8 @@ func (h host) tryLabels(servers []netip.Addr, opts Options) (findings []Finding)
 			Probe: "resolver", State: Warn,
 			Seen:  fmt.Sprintf("The name server knows no address of %s.", label),
 			Means: fmt.Sprintf("Notebooks do not open for people who use %s.", base),
-			Mend:  fmt.Sprintf("Add a record *.%s with the address %s, or take *.%s out of `names` and run `gpulab init`%s", base, own.address, base, mendNames),
+			Mend: fmt.Sprintf("Add a record *.%s with the address %s, or take *.%s out of `names` and run `gpulab init`%s",
+				base, own.address, base, mendNames),
 		}
 		if labelled.address.IsValid() {
 			f.Seen = fmt.Sprintf("The name server sends %s to %s, and %s to %s.", label, labelled.address, base, own.address)
@@ -85,15 +86,18 @@ func noNameServer(local, six []string) Finding {
 		Probe: "resolver", State: Warn,
 		Seen:  "This machine has no name server.",
 		Means: "Notebooks find no names on the internet: pip and git fail in them. Without a network that is as it must be.",
-		Mend:  "With a network: run `echo nameserver 192.0.2.53 > /etc/resolv.conf`, with the address of your network's name server; then `gpulab doctor resolver`.",
+		Mend: "With a network: run `echo nameserver 192.0.2.53 > /etc/resolv.conf`, with the address of your network's " +
+			"name server; then `gpulab doctor resolver`.",
 	}
 	switch {
 	case len(six) > 0:
 		finding.Seen = "The only name servers have IPv6 (" + six[0] + "), and notebooks do not."
-		finding.Mend = "Put a name server with IPv4 into the network's settings, or into /etc/resolv.conf; then `gpulab doctor resolver`."
+		finding.Mend = "Put a name server with IPv4 into the network's settings, or into /etc/resolv.conf; then `gpulab " +
+			"doctor resolver`."
 	case len(local) > 0:
 		finding.Seen = "The only name server is on this machine itself (" + local[0] + ")."
-		finding.Mend = "Run `apt-get install systemd-resolved && systemctl enable --now systemd-resolved`, which also writes down the network's own servers; or put one of those into /etc/resolv.conf."
+		finding.Mend = "Run `apt-get install systemd-resolved && systemctl enable --now systemd-resolved`, which also " +
+			"writes down the network's own servers; or put one of those into /etc/resolv.conf."
 	}
 	return finding
 }
@@ -194,22 +198,27 @@ func (r reply) findingIn(domain, outside string, server netip.Addr, plain reply)
 	f = Finding{Probe: "resolver", State: Warn}
 	switch {
 	case r.address.IsValid():
-		f.Seen = fmt.Sprintf("The search domain %s has an address for %s.%s (%s): it answers for every name.", domain, outside, domain, r.address)
+		f.Seen = fmt.Sprintf("The search domain %s has an address for %s.%s (%s): it answers for every name.", domain,
+			outside, domain, r.address)
 		f.Means = fmt.Sprintf("In notebooks, a name that does not exist leads to %s.", r.address)
 		if plain.address.IsValid() {
-			f.Means += fmt.Sprintf(" Names that exist are not affected: notebooks ask for them as they are written first, and get %s for %s.", plain.address, outside)
+			f.Means += fmt.Sprintf(" Names that exist are not affected: notebooks ask for them as they are written first, "+
+				"and get %s for %s.", plain.address, outside)
 		} else {
 			f.Means += fmt.Sprintf(" %s is such a name here.", outside)
 		}
-		f.Mend = fmt.Sprintf("Take %s out of the search domains in this machine's network settings or /etc/resolv.conf%s", domain, mendNames)
+		f.Mend = fmt.Sprintf("Take %s out of the search domains in this machine's network settings or /etc/resolv.conf%s",
+			domain, mendNames)
 	case r.err != nil || !r.known():
 		why := "does not answer"
 		if r.err == nil {
 			why = "fails (" + rcodeName(r.code) + ")"
 		}
-		f.Seen = fmt.Sprintf("The name server %s %s when it is asked for a name in the search domain %s.", server, why, domain)
+		f.Seen = fmt.Sprintf("The name server %s %s when it is asked for a name in the search domain %s.", server, why,
+			domain)
 		f.Means = "In notebooks, names that do not exist take longer to fail. Others are not affected."
-		f.Mend = fmt.Sprintf("If nobody needs %s, take it out of the search domains in this machine's network settings or /etc/resolv.conf%s", domain, mendNames)
+		f.Mend = fmt.Sprintf("If nobody needs %s, take it out of the search domains in this machine's network settings or "+
+			"/etc/resolv.conf%s", domain, mendNames)
 	default:
 		return f, false
 	}

@@ -15,7 +15,8 @@ func probeRoom(h host, opts Options) []Finding {
 	}
 	small := room.Small(h.root)
 	if len(small) == 0 {
-		return []Finding{{Probe: "room", State: OK, Seen: "The kernel's settings have room for all notebooks and for the machine."}}
+		return []Finding{{Probe: "room", State: OK, Seen: "The kernel's settings have room for all notebooks and for the " +
+			"machine."}}
 	}
 	var seen, lines []string
 	for _, s := range small {

@@ -17,12 +17,14 @@ func probeSharedStorage(h host, opts Options) []Finding {
 		return h.exported(j)
 	}
 	if j.Shared == "" {
-		return []Finding{{Probe: "sharedstorage", State: OK, Seen: fmt.Sprintf("Homes lie on the own disk of %s, so notebooks start there; nothing is to be mounted here.", j.Head)}}
+		return []Finding{{Probe: "sharedstorage", State: OK, Seen: fmt.Sprintf("Homes lie on the own disk of %s, so "+
+			"notebooks start there; nothing is to be mounted here.", j.Head)}}
 	}
 	missing := Finding{
 		Probe: "sharedstorage", State: Fail,
 		Means: "Notebooks here find no homes; gpulab does not go on without them when it is started.",
-		Mend:  fmt.Sprintf("Mount at %s what the lab's other machines have there, and keep it in /etc/fstab: `findmnt %[1]s` says what is there now.", j.Shared),
+		Mend: fmt.Sprintf("Mount at %s what the lab's other machines have there, and keep it in /etc/fstab: `findmnt "+
+			"%[1]s` says what is there now.", j.Shared),
 	}
 	if info, err := os.Stat(h.path(j.Shared)); err != nil || !info.IsDir() {
 		missing.Seen = fmt.Sprintf("The lab's storage is not at %s.", j.Shared)
@@ -47,9 +49,12 @@ func (h host) exported(j *Joined) []Finding {
 				Probe: "sharedstorage", State: Fail,
 				Seen:  fmt.Sprintf("What %s exports is not mounted at %s.", j.Head, path),
 				Means: "Notebooks here find no homes, and gpulab starts none.",
-				Mend:  fmt.Sprintf("Run `gpulab doctor head nfs`; on %s, `exportfs -v` shows what is exported, and its firewall has to let in TCP port 2049. Then `gpulab status` says whether it is mounted: gpulab tries again by itself while it starts.", j.Head),
+				Mend: fmt.Sprintf("Run `gpulab doctor head nfs`; on %s, `exportfs -v` shows what is exported, and its firewall "+
+					"has to let in TCP port 2049. Then `gpulab status` says whether it is mounted: gpulab tries again by itself "+
+					"while it starts.", j.Head),
 			}}
 		}
 	}
-	return []Finding{{Probe: "sharedstorage", State: OK, Seen: fmt.Sprintf("Homes and shared folders of %s are mounted here.", j.Head)}}
+	return []Finding{{Probe: "sharedstorage", State: OK,
+		Seen: fmt.Sprintf("Homes and shared folders of %s are mounted here.", j.Head)}}
 }

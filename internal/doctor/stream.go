@@ -20,7 +20,8 @@ func probeStream(h host, _ Options) []Finding {
 		case OK:
 			return []Finding{{Probe: "stream", State: OK, Seen: "Readings go to the head: " + detail + "."}}
 		case Starting:
-			return []Finding{{Probe: "stream", State: Warn, Seen: "There is no connection to the head yet.", Means: "It needs a few seconds after a start.", Mend: "Run `gpulab doctor stream` again."}}
+			return []Finding{{Probe: "stream", State: Warn, Seen: "There is no connection to the head yet.",
+				Means: "It needs a few seconds after a start.", Mend: "Run `gpulab doctor stream` again."}}
 		}
 		return []Finding{{
 			Probe: "stream", State: Fail,

@@ -13,9 +13,11 @@ func probeTimesync(h host, _ Options) []Finding {
 	}
 	return []Finding{{
 		Probe: "timesync", State: Warn,
-		Seen:  "Nothing keeps this machine's clock right.",
-		Means: "It drifts by some seconds a day. When it is off by minutes, sign-in codes and accounts of other providers are refused, and machines of the pool refuse one another's certificates.",
-		Mend:  "Run `apt-get install systemd-timesyncd && timedatectl set-ntp true`; a container takes the time of its machine, which is where to do it.",
+		Seen: "Nothing keeps this machine's clock right.",
+		Means: "It drifts by some seconds a day. When it is off by minutes, sign-in codes and accounts of other providers " +
+			"are refused, and machines of the pool refuse one another's certificates.",
+		Mend: "Run `apt-get install systemd-timesyncd && timedatectl set-ntp true`; a container takes the time of its " +
+			"machine, which is where to do it.",
 	}}
 }
 

@@ -15,12 +15,15 @@ const (
 const manyRestarts = 5
 
 // unitFolders are where systemd finds units, the administrator's first.
-var unitFolders = []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/"}
+var unitFolders = []string{
+	"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/",
+}
 
 // probeUnits asks systemd how gpulab's units are.
 func probeUnits(h host, opts Options) []Finding {
 	if !h.booted() {
-		return []Finding{{Probe: "units", State: OK, Seen: "systemd does not run here; gpulab is started by `gpulab init`, also after a reboot."}}
+		return []Finding{{Probe: "units", State: OK, Seen: "systemd does not run here; gpulab is started by `gpulab " +
+			"init`, also after a reboot."}}
 	}
 	known := false
 	for _, folder := range unitFolders {
@@ -37,7 +40,8 @@ func probeUnits(h host, opts Options) []Finding {
 	case !known:
 		return []Finding{{Probe: "units", State: OK, Seen: "systemd knows no unit of gpulab yet."}}
 	}
-	text, err := h.output(h.ctx, "systemctl", "show", serviceUnit, podsUnit, "--property=Id,LoadState,ActiveState,UnitFileState,Result,NRestarts")
+	text, err := h.output(h.ctx, "systemctl", "show", serviceUnit, podsUnit,
+		"--property=Id,LoadState,ActiveState,UnitFileState,Result,NRestarts")
 	if err != nil {
 		return []Finding{{Probe: "units", State: Unseen, Seen: fmt.Sprintf("systemd does not answer: %v.", err)}}
 	}
@@ -47,7 +51,9 @@ func probeUnits(h host, opts Options) []Finding {
 		f.Mend = strings.ReplaceAll(f.Mend, "gpulab init", opts.again())
 		return []Finding{f}
 	}
-	return []Finding{{Probe: "units", State: OK, Seen: "The unit " + serviceUnit + " is " + units[serviceUnit]["ActiveState"] + " and " + units[serviceUnit]["UnitFileState"] + "."}}
+	return []Finding{{Probe: "units", State: OK,
+		Seen: "The unit " + serviceUnit + " is " + units[serviceUnit]["ActiveState"] + " and " +
+			units[serviceUnit]["UnitFileState"] + "."}}
 }
 
 // parseUnits reads blocks of KEY=value lines, one for each unit.
@@ -75,7 +81,8 @@ func unitTrouble(service, pods map[string]string, lab bool) (Finding, bool) {
 			State: Fail,
 			Seen:  fmt.Sprintf("The unit %s has failed (%s).", serviceUnit, service["Result"]),
 			Means: "gpulab ended, and systemd gave up starting it. Notebooks go on, without their pages.",
-			Mend:  "Look why with `journalctl -u gpulab -n 30`, then run `systemctl reset-failed gpulab; systemctl start gpulab`.",
+			Mend: "Look why with `journalctl -u gpulab -n 30`, then run `systemctl reset-failed gpulab; systemctl start " +
+				"gpulab`.",
 		}, true
 	case lab && service["ActiveState"] == "active" && restarts >= manyRestarts:
 		return Finding{

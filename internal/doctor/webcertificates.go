@@ -18,7 +18,8 @@ func probeWebCertificates(h host, opts Options) []Finding {
 	case unreadable(err):
 		return []Finding{{Probe: "webcertificates", State: Unseen, Seen: "Only root can read the certificates."}}
 	case err != nil && !h.exists(filepath.Join(folder, "ca.key")):
-		return []Finding{{Probe: "webcertificates", State: OK, Seen: "There are no certificates yet; `gpulab init` makes them."}}
+		return []Finding{{Probe: "webcertificates", State: OK,
+			Seen: "There are no certificates yet; `gpulab init` makes them."}}
 	case err != nil:
 		return []Finding{{
 			Probe: "webcertificates", State: Fail,
@@ -31,13 +32,15 @@ func probeWebCertificates(h host, opts Options) []Finding {
 		return []Finding{{
 			Probe: "webcertificates", State: Fail, Seen: late,
 			Means: "No browser opens the pages any more. " + theClock(h.now()),
-			Mend:  fmt.Sprintf("If the clock is right, run `rm %s/ca.crt %s/ca.key; %s`; every browser then has to trust the new one.", folder, folder, h.restart(opts)),
+			Mend: fmt.Sprintf("If the clock is right, run `rm %s/ca.crt %s/ca.key; %s`; every browser then has to trust the "+
+				"new one.", folder, folder, h.restart(opts)),
 		}}
 	}
 	if h.isRoot() && !h.fitsKey(ca, filepath.Join(folder, "ca.key")) {
 		return []Finding{{
 			Probe: "webcertificates", State: Fail,
-			Seen:  fmt.Sprintf("The authority's certificate and its key, %s and ca.key, do not belong together.", filepath.Join(folder, "ca.crt")),
+			Seen: fmt.Sprintf("The authority's certificate and its key, %s and ca.key, do not belong together.",
+				filepath.Join(folder, "ca.crt")),
 			Means: "One of them was replaced; gpulab does not start again like that.",
 			Mend:  h.restoreCA(opts, folder),
 		}}
@@ -49,9 +52,11 @@ func probeWebCertificates(h host, opts Options) []Finding {
 // has it in memory, and hands it to whoever asks.
 func (h host) restoreCA(opts Options, folder string) string {
 	if lab, err := h.ask(); err == nil && lab.URL != "" {
-		return fmt.Sprintf("gpulab, which runs, still has the right one: run `curl -fksS %s/ca.crt -o %s/ca.crt`.", lab.URL, folder)
+		return fmt.Sprintf("gpulab, which runs, still has the right one: run `curl -fksS %s/ca.crt -o %s/ca.crt`.", lab.URL,
+			folder)
 	}
-	return fmt.Sprintf("Put both files back from a backup; or run `rm -f %s/ca.crt %s/ca.key; gpulab init`, after which every browser has to trust the new one.", folder, folder)
+	return fmt.Sprintf("Put both files back from a backup; or run `rm -f %s/ca.crt %s/ca.key; gpulab init`, after "+
+		"which every browser has to trust the new one.", folder, folder)
 }
 
 func (h host) fitsKey(cert *x509.Certificate, keyFile string) bool {
@@ -74,7 +79,10 @@ func (h host) webCertificate(opts Options, folder string, ca *x509.Certificate) 
 	anew := fmt.Sprintf("To have it made anew, run `rm -f %s; %s`.", path, h.restart(opts))
 	web, err := h.certificate(path)
 	if unreadable(err) {
-		return Finding{Probe: "webcertificates", State: OK, Seen: "The authority's certificate is good until " + ca.NotAfter.Format("2006-01-02") + "; that of the pages only root can read."}
+		return Finding{
+			Probe: "webcertificates", State: OK, Seen: "The authority's certificate is good until " +
+				ca.NotAfter.Format("2006-01-02") + "; that of the pages only root can read.",
+		}
 	}
 	finding := Finding{Probe: "webcertificates", State: Fail, Mend: anew}
 	switch {
@@ -84,7 +92,8 @@ func (h host) webCertificate(opts Options, folder string, ca *x509.Certificate) 
 		finding.State = Warn
 	case web.CheckSignatureFrom(ca) != nil:
 		finding.Seen = fmt.Sprintf("The certificate of the pages, %s, is not signed by the lab's authority.", path)
-		finding.Means = "Somebody has put another there; browsers that trust the lab refuse it, and gpulab makes its own at its next start."
+		finding.Means = "Somebody has put another there; browsers that trust the lab refuse it, and gpulab makes its own " +
+			"at its next start."
 	case outOfTime("", web, h.now()) != "":
 		finding.Seen = outOfTime("The certificate of the pages", web, h.now())
 		finding.Means = "Browsers refuse it. A running gpulab renews it a month before its end. " + theClock(h.now())
@@ -92,10 +101,14 @@ func (h host) webCertificate(opts Options, folder string, ca *x509.Certificate) 
 		if missing := h.unnamed(web, opts); len(missing) > 0 {
 			finding.State = Warn
 			finding.Seen = "The certificate of the pages does not name " + strings.Join(missing, ", ") + "."
-			finding.Means = "Browsers warn when people open the lab there. A running gpulab follows a changed address within seconds."
+			finding.Means = "Browsers warn when people open the lab there. A running gpulab follows a changed address within " +
+				"seconds."
 			return finding
 		}
-		return Finding{Probe: "webcertificates", State: OK, Seen: "The web certificates are good until " + web.NotAfter.Format("2006-01-02") + " and fit the lab's names and address."}
+		return Finding{
+			Probe: "webcertificates", State: OK, Seen: "The web certificates are good until " +
+				web.NotAfter.Format("2006-01-02") + " and fit the lab's names and address.",
+		}
 	}
 	return finding
 }

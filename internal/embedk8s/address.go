@@ -119,7 +119,8 @@ func (n surroundings) find(want string) (netip.Addr, string, error) {
 			return n.addrs[name][0], name, nil
 		}
 	}
-	return netip.Addr{}, "", errors.New("this machine has no network address; connect it to the lab's network and try again")
+	return netip.Addr{},
+		"", errors.New("this machine has no network address; connect it to the lab's network and try again")
 }
 
 func (n surroundings) follow(want string, was netip.Addr, iface string) (netip.Addr, string, error) {
@@ -148,7 +149,8 @@ func (n surroundings) given(want string) (netip.Addr, string, error) {
 			return addr, name, nil
 		}
 	}
-	return netip.Addr{}, "", fmt.Errorf("%s is not an address of this machine, which has %s; give one of these with --address", want, strings.Join(all, ", "))
+	return netip.Addr{}, "", fmt.Errorf("%s is not an address of this machine, which has %s; give one of these with "+
+		"--address", want, strings.Join(all, ", "))
 }
 
 // exit is the interface with an address and the best default route, "" without one.

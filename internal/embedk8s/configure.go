@@ -173,11 +173,13 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		return config
 	}
 	maps.Copy(config, map[string]any{
-		"flannel-backend":          backend,
-		"cluster-cidr":             c.cfg.Identity.ClusterCIDR.String(),
-		"service-cidr":             c.cfg.Identity.ServiceCIDR.String(),
-		"cluster-dns":              c.cfg.Identity.ClusterDNS().String(),
-		"disable":                  []string{"traefik", "servicelb", "local-storage", "metrics-server", "coredns", "runtimes"},
+		"flannel-backend": backend,
+		"cluster-cidr":    c.cfg.Identity.ClusterCIDR.String(),
+		"service-cidr":    c.cfg.Identity.ServiceCIDR.String(),
+		"cluster-dns":     c.cfg.Identity.ClusterDNS().String(),
+		"disable": []string{
+			"traefik", "servicelb", "local-storage", "metrics-server", "coredns", "runtimes",
+		},
 		"disable-cloud-controller": true,
 		"disable-helm-controller":  true,
 		"write-kubeconfig":         c.Kubeconfig(),

@@ -66,7 +66,9 @@ func containerSpec(limit func(resource int) (hard uint64, err error)) ([]byte, e
 	if terminals < 0 {
 		return nil, fmt.Errorf("containerd's default for containers has no terminals: %v", spec.Mounts)
 	}
-	options := slices.DeleteFunc(slices.Clone(spec.Mounts[terminals].Options), func(o string) bool { return strings.HasPrefix(o, "max=") })
+	options := slices.DeleteFunc(slices.Clone(spec.Mounts[terminals].Options), func(o string) bool {
+		return strings.HasPrefix(o, "max=")
+	})
 	spec.Mounts[terminals].Options = append(options, fmt.Sprintf("max=%d", room.Terminals))
 	spec.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{lxcfs.Hook()}}
 	text, err := json.MarshalIndent(spec, "", "  ")

@@ -78,7 +78,8 @@ func (l *LabImages) parts(ctx context.Context, target ocispec.Descriptor) ([]str
 		p.digests, p.size = append(p.digests, d.Digest.String()), p.size+d.Size
 		return nil, nil
 	})
-	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(cs), platforms.Default()), platforms.Default(), 1)
+	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(cs), platforms.Default()),
+		platforms.Default(), 1)
 	if err := images.Walk(ctx, images.Handlers(note, children), target); err != nil {
 		return nil, 0, err
 	}
@@ -204,7 +205,8 @@ func (l *LabImages) Has(ctx context.Context, img SharedImage) bool {
 // Sweep removes images that stale says are wanted no more, but for those that a
 // container here uses, and returns what it removed and how many are in use still.
 // handedOver tells stale that the image came from another machine of the pool.
-func (l *LabImages) Sweep(ctx context.Context, stale func(ref string, handedOver bool) bool) (removed []string, inUse int, err error) {
+func (l *LabImages) Sweep(ctx context.Context,
+	stale func(ref string, handedOver bool) bool) (removed []string, inUse int, err error) {
 	records, err := l.client.ImageService().List(quietly(ctx))
 	if err != nil {
 		return nil, 0, l.trouble(err)

@@ -41,7 +41,8 @@ func LoadIdentity(dataDir string) (Identity, error) {
 	if err == nil {
 		var id Identity
 		if err := json.Unmarshal(data, &id); err != nil {
-			return Identity{}, fmt.Errorf("%s is damaged (%w); restore it from a backup, or take gpulab off this machine with `gpulab reset`", path, err)
+			return Identity{}, fmt.Errorf("%s is damaged (%w); restore it from a backup, or take gpulab off this machine "+
+				"with `gpulab reset`", path, err)
 		}
 		return id, nil
 	}
@@ -73,7 +74,8 @@ func chooseIdentity() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("this machine's name: %w", err)
 	}
-	return Identity{NodeName: nodeName(host), ClusterCIDR: cluster, ServiceCIDR: service, CgroupDriver: cgroupDriver()}, nil
+	return Identity{NodeName: nodeName(host), ClusterCIDR: cluster, ServiceCIDR: service, CgroupDriver: cgroupDriver()},
+		nil
 }
 
 func cgroupDriver() string {
@@ -176,7 +178,8 @@ func chooseNetworks(taken []netip.Prefix) (cluster, service netip.Prefix, err er
 			}
 		}
 	}
-	return netip.Prefix{}, netip.Prefix{}, errors.New("no free private network is left for pods: every 10.x and 172.16–31.x block overlaps a route of this machine; remove a route and try again")
+	return netip.Prefix{}, netip.Prefix{}, errors.New("no free private network is left for pods: every 10.x and " +
+		"172.16–31.x block overlaps a route of this machine; remove a route and try again")
 }
 
 // hostNetworks lists the networks this machine has addresses in or routes to,
@@ -215,5 +218,6 @@ func hostNetworks() ([]netip.Prefix, error) {
 
 // ours tells the interfaces that the embedded k3s makes.
 func ours(iface string) bool {
-	return iface == "cni0" || strings.HasPrefix(iface, "flannel") || strings.HasPrefix(iface, "veth") || iface == "kube-ipvs0"
+	return iface == "cni0" || strings.HasPrefix(iface, "flannel") || strings.HasPrefix(iface, "veth") ||
+		iface == "kube-ipvs0"
 }

@@ -54,7 +54,8 @@ func OpenImages(dir string, names ...string) (ImageSet, error) {
 	refs := set.Refs()
 	for _, n := range names {
 		if refs[n] == "" {
-			return ImageSet{}, fmt.Errorf("the container image %s is missing in %s; build the images again (`go tool task images`) or reinstall the package gpulab-images", n, dir)
+			return ImageSet{}, fmt.Errorf("the container image %s is missing in %s; build the images again (`go tool task "+
+				"images`) or reinstall the package gpulab-images", n, dir)
 		}
 	}
 	return set, nil
@@ -100,7 +101,8 @@ const pinned = "io.cri-containerd.pinned"
 // that is there is not copied twice. Images are unpacked side by side, the
 // largest first: each keeps one core busy. progress is called with the images
 // under way and how many are done.
-func (c *Cluster) ImportImages(ctx context.Context, set ImageSet, progress func(underWay []string, done, total int)) (imported int, err error) {
+func (c *Cluster) ImportImages(ctx context.Context, set ImageSet,
+	progress func(underWay []string, done, total int)) (imported int, err error) {
 	client, err := containerd.New(containerdSocket, containerd.WithDefaultNamespace(imageNamespace))
 	if err != nil {
 		return 0, fmt.Errorf("containerd: %w", err)
@@ -117,7 +119,9 @@ func (c *Cluster) ImportImages(ctx context.Context, set ImageSet, progress func(
 		update()
 		progress(slices.Clone(underWay), done, len(set.Images))
 	}
-	for _, img := range slices.SortedFunc(slices.Values(set.Images), func(a, b Image) int { return cmp.Compare(b.Size, a.Size) }) {
+	for _, img := range slices.SortedFunc(slices.Values(set.Images), func(a, b Image) int {
+		return cmp.Compare(b.Size, a.Size)
+	}) {
 		g.Go(func() error {
 			change(func() { underWay = append(underWay, img.Name) })
 			did, err := importImage(ctx, client, set.Dir, img)
@@ -139,7 +143,8 @@ func (c *Cluster) ImportImages(ctx context.Context, set ImageSet, progress func(
 }
 
 func importImage(ctx context.Context, client *containerd.Client, dir string, img Image) (bool, error) {
-	if have, err := client.GetImage(ctx, img.Ref); err == nil && have.Target().Digest.String() == img.Digest && have.Labels()[pinned] == "pinned" {
+	if have, err := client.GetImage(ctx, img.Ref); err == nil && have.Target().Digest.String() == img.Digest &&
+		have.Labels()[pinned] == "pinned" {
 		if ok, err := have.IsUnpacked(ctx, "overlayfs"); err == nil && ok {
 			return false, nil
 		}

@@ -103,7 +103,8 @@ func readArchive(ctx context.Context, cs content.Store, r io.Reader) ([]archived
 		found = append(found, archived{ref, target})
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("this file holds no image for this kind of machine (%s)", platforms.Format(platforms.DefaultSpec()))
+		return nil, fmt.Errorf("this file holds no image for this kind of machine (%s)",
+			platforms.Format(platforms.DefaultSpec()))
 	}
 	return found, nil
 }
@@ -117,9 +118,11 @@ func checkComplete(ctx context.Context, cs content.Store, target ocispec.Descrip
 	}
 	if len(missing) > 0 {
 		if missing[0].Digest == target.Digest {
-			return fmt.Errorf("this file holds no image for this kind of machine (%s)", platforms.Format(platforms.DefaultSpec()))
+			return fmt.Errorf("this file holds no image for this kind of machine (%s)",
+				platforms.Format(platforms.DefaultSpec()))
 		}
-		return fmt.Errorf("this file is not complete: the image in it lacks the part %s; make or copy it again", missing[0].Digest)
+		return fmt.Errorf("this file is not complete: the image in it lacks the part %s; make or copy it again",
+			missing[0].Digest)
 	}
 	if _, err := environment(ctx, cs, target); err != nil {
 		return archiveError(err)
@@ -172,8 +175,10 @@ func archiveError(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("this file is cut short; make or copy it again")
 	case errors.Is(err, tar.ErrHeader), strings.Contains(err.Error(), "unrecognized image format"):
-		return errors.New("this is no container image: an archive is wanted as `docker save -o FILE IMAGE` writes it, not compressed")
-	case errors.As(err, &syntax), errors.As(err, &types), errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err), errdefs.IsFailedPrecondition(err):
+		return errors.New("this is no container image: an archive is wanted as `docker save -o FILE IMAGE` writes it, not " +
+			"compressed")
+	case errors.As(err, &syntax), errors.As(err, &types), errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err),
+		errdefs.IsFailedPrecondition(err):
 		return fmt.Errorf("this file is damaged; make or copy it again (%w)", err)
 	}
 	return fmt.Errorf("the image could not be read: %w", err)

@@ -33,10 +33,12 @@ func checkMinor(k3sDir, minor string) (changed bool, err error) {
 		case err != nil:
 			return false, fmt.Errorf("%s: %w", path, err)
 		case now < was:
-			return false, fmt.Errorf("the lab on this machine runs Kubernetes %s, and this gpulab brings %s, which cannot work with its state: install the newer gpulab again, "+
+			return false, fmt.Errorf("the lab on this machine runs Kubernetes %s, and this gpulab brings %s, which cannot "+
+				"work with its state: install the newer gpulab again, "+
 				"or run `gpulab rollback --end-notebooks` with it", had, minor)
 		case now > was+1:
-			return false, fmt.Errorf("the lab on this machine runs Kubernetes %s, and this gpulab brings %s: install a gpulab with Kubernetes 1.%d first", had, minor, was+1)
+			return false, fmt.Errorf("the lab on this machine runs Kubernetes %s, and this gpulab brings %s: install a "+
+				"gpulab with Kubernetes 1.%d first", had, minor, was+1)
 		}
 	}
 	return atomicfile.Update(path, []byte(minor+"\n"), 0o644, 0o700)

@@ -69,7 +69,8 @@ func (c *Cluster) LabImages() (*LabImages, error) {
 		return nil, fmt.Errorf("containerd: %w", err)
 	}
 	certs := config.HostDirFromRoot(c.k3sDir() + "/agent/etc/containerd/certs.d")
-	return newLabImages(client, snapshotter, config.ConfigureHosts(context.Background(), config.HostOptions{HostDir: certs})), nil
+	return newLabImages(client, snapshotter,
+		config.ConfigureHosts(context.Background(), config.HostOptions{HostDir: certs})), nil
 }
 
 func newLabImages(client *containerd.Client, snapshotter string, hosts docker.RegistryHosts) *LabImages {
@@ -140,7 +141,8 @@ func (l *LabImages) Remove(ctx context.Context, ref string) error {
 	} else if err != nil {
 		return l.trouble(err)
 	}
-	if err := l.client.ImageService().Delete(ctx, ref, images.SynchronousDelete()); err != nil && !errdefs.IsNotFound(err) {
+	if err := l.client.ImageService().Delete(ctx, ref, images.SynchronousDelete()); err != nil &&
+		!errdefs.IsNotFound(err) {
 		return l.trouble(err)
 	}
 	return l.forget(ctx, record.Target)
@@ -157,7 +159,8 @@ func (l *LabImages) forget(ctx context.Context, target ocispec.Descriptor) error
 		return nil
 	}
 	for _, r := range records {
-		if err := l.client.ImageService().Delete(ctx, r.Name, images.SynchronousDelete()); err != nil && !errdefs.IsNotFound(err) {
+		if err := l.client.ImageService().Delete(ctx, r.Name, images.SynchronousDelete()); err != nil &&
+			!errdefs.IsNotFound(err) {
 			return l.trouble(err)
 		}
 	}
@@ -170,7 +173,8 @@ var errImagesBusy = errors.New("another image is being imported, pulled or remov
 // keep names an image whose parts are all there and unpacks it first, so that
 // nobody finds half of one. What had the name before goes. labels are those it
 // has beside the one that pins it.
-func (l *LabImages) keep(ctx context.Context, ref string, target ocispec.Descriptor, labels map[string]string) (LabImage, error) {
+func (l *LabImages) keep(ctx context.Context, ref string, target ocispec.Descriptor,
+	labels map[string]string) (LabImage, error) {
 	target.Annotations = nil
 	record := images.Image{Name: ref, Target: target, Labels: map[string]string{pinned: "pinned"}}
 	maps.Copy(record.Labels, labels)
@@ -179,7 +183,8 @@ func (l *LabImages) keep(ctx context.Context, ref string, target ocispec.Descrip
 		return LabImage{}, fmt.Errorf("the image %s is damaged: %w", ref, err)
 	}
 	if config.OS != "" && !platforms.Default().Match(platforms.Normalize(config.Platform)) {
-		return LabImage{}, fmt.Errorf("the image %s is made for other machines (%s) than this one (%s)", ref, platforms.Format(config.Platform), platforms.Format(platforms.DefaultSpec()))
+		return LabImage{}, fmt.Errorf("the image %s is made for other machines (%s) than this one (%s)", ref,
+			platforms.Format(config.Platform), platforms.Format(platforms.DefaultSpec()))
 	}
 	img := containerd.NewImage(l.client, record)
 	if err := img.Unpack(ctx, l.snapshotter); err != nil {
@@ -231,7 +236,8 @@ func fullName(ref string) (string, error) {
 }
 
 // configuration reads what an image says of itself on machines like this one.
-func configuration(ctx context.Context, provider content.Provider, target ocispec.Descriptor) (image ocispec.Image, err error) {
+func configuration(ctx context.Context, provider content.Provider,
+	target ocispec.Descriptor) (image ocispec.Image, err error) {
 	desc, err := images.Config(ctx, provider, target, platforms.Default())
 	if err != nil {
 		return image, err

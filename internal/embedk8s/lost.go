@@ -27,8 +27,8 @@ type Trouble struct {
 	Patience time.Duration
 }
 
-// Lost says which of the runtime's folders are gone under a running k3s, "" for none. k3s makes them only when it starts;
-// until then no pod starts or ends.
+// Lost says which of the runtime's folders are gone under a running k3s, "" for none. k3s makes them only when it
+// starts; until then no pod starts or ends.
 func (c *Cluster) Lost() string {
 	if p := c.Process(); p.Running {
 		return c.gone("/", p.Since, time.Now())
@@ -36,8 +36,8 @@ func (c *Cluster) Lost() string {
 	return ""
 }
 
-// gone names the first file or folder that is gone under a k3s that runs since then. What a slow machine has not made yet
-// is not gone: a file counts when it has been there since k3s started, or when it is not there after an hour.
+// gone names the first file or folder that is gone under a k3s that runs since then. What a slow machine has not made
+// yet is not gone: a file counts when it has been there since k3s started, or when it is not there after an hour.
 func (c *Cluster) gone(root string, since, now time.Time) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,8 @@ func (c *Cluster) gone(root string, since, now time.Time) string {
 	}
 	gone := ""
 	for _, path := range []string{
-		filepath.Join(root, "run/k3s/containerd"), filepath.Join(root, containerdSocket), filepath.Join(root, "run/flannel/subnet.env"),
+		filepath.Join(root, "run/k3s/containerd"), filepath.Join(root, containerdSocket),
+		filepath.Join(root, "run/flannel/subnet.env"),
 		filepath.Join(c.k3sDir(), "agent/etc/cni/net.d/10-flannel.conflist"),
 	} {
 		_, err := os.Stat(path)
@@ -64,8 +65,8 @@ func (c *Cluster) gone(root string, since, now time.Time) string {
 	return gone
 }
 
-// Watch restarts k3s when something is wrong that only a restart mends: the runtime's folders are gone, or what failing,
-// which may be nil, tells of. Pods that run stay. It does so a few times per hour at most.
+// Watch restarts k3s when something is wrong that only a restart mends: the runtime's folders are gone, or what
+// failing, which may be nil, tells of. Pods that run stay. It does so a few times per hour at most.
 func (c *Cluster) Watch(ctx context.Context, failing func(context.Context) Trouble) {
 	var r restarts
 	for {

@@ -18,7 +18,8 @@ func MemoryKills() map[string]int { return memoryKills(cgroupRoot) }
 
 // podFolder is the control group of a pod: kubepods/burstable/podUID/CONTAINER, or the
 // same as slices of systemd's, which writes the UID with underscores.
-var podFolder = regexp.MustCompile(`^(?:kubepods-.*)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?$`)
+var podFolder = regexp.MustCompile(`^(?:kubepods-.*)?` +
+	`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?$`)
 
 // podGroups lists the control groups of pods below one that holds pods, with the pods' UIDs.
 func podGroups(base string) map[string]string {

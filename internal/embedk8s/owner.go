@@ -187,7 +187,8 @@ func (m ground) other(dataDir string) string {
 
 // elsewhere says whose Kubernetes the machine has.
 func elsewhere(other string) error {
-	return fmt.Errorf("the Kubernetes on this machine belongs to the lab in %s, and a machine has room for one; nothing was changed. "+
+	return fmt.Errorf("the Kubernetes on this machine belongs to the lab in %s, and a machine has room for one; "+
+		"nothing was changed. "+
 		"Take that lab off first, with `gpulab reset` and its --config, or delete the other data folder by hand", other)
 }
 
@@ -210,13 +211,14 @@ func (m ground) released(dataDir string, keepNode bool) error {
 		}
 		own = &owner{ID: rand.Text()}
 	}
-	own.DataDir, own.Here, own.Node = dataDir, false, keepNode && !slices.Contains(own.Before, filepath.Join("/etc/rancher", nodeFolder))
+	own.DataDir, own.Here, own.Node = dataDir, false, keepNode &&
+		!slices.Contains(own.Before, filepath.Join("/etc/rancher", nodeFolder))
 	own.Before = nil
 	return own.write(filepath.Join(dataDir, hereFile))
 }
 
-// removeShared removes what k3s has made in the shared folders, and those of them that are empty then. With keepNode the
-// password of the node stays. The machine's record stays too: it goes last, see released.
+// removeShared removes what k3s has made in the shared folders, and those of them that are empty then. With keepNode
+// the password of the node stays. The machine's record stays too: it goes last, see released.
 func (m ground) removeShared(before []string, keepNode bool) (err error) {
 	for _, s := range shared {
 		for _, path := range m.content(s.dir, s.made) {
@@ -254,7 +256,8 @@ func readOwner(path string) (*owner, error) {
 	}
 	var o owner
 	if err := json.Unmarshal(data, &o); err != nil || o.ID == "" {
-		return nil, fmt.Errorf("%s, which says whose Kubernetes this machine has, is damaged; delete it if no other lab has its data here", path)
+		return nil, fmt.Errorf("%s, which says whose Kubernetes this machine has, is damaged; delete it if no other lab "+
+			"has its data here", path)
 	}
 	return &o, nil
 }

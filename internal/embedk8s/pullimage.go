@@ -73,10 +73,12 @@ func (e *loadError) Unwrap() error { return e.error }
 
 // bring loads an image's parts, unpacks it, and keeps it under its name. What an
 // interrupted call has loaded is not loaded again within leaseFor.
-func (l *LabImages) bring(ctx context.Context, ref string, target ocispec.Descriptor, fetcher remotes.Fetcher, labels map[string]string, progress func(PullProgress)) (LabImage, error) {
+func (l *LabImages) bring(ctx context.Context, ref string, target ocispec.Descriptor, fetcher remotes.Fetcher,
+	labels map[string]string, progress func(PullProgress)) (LabImage, error) {
 	sum := sha256.Sum256([]byte(ref))
 	lease := leases.Lease{ID: "gpulab-pull-" + hex.EncodeToString(sum[:8])}
-	if _, err := l.client.LeasesService().Create(ctx, leases.WithID(lease.ID), leases.WithExpiration(leaseFor)); err != nil && !errdefs.IsAlreadyExists(err) {
+	if _, err := l.client.LeasesService().Create(ctx, leases.WithID(lease.ID),
+		leases.WithExpiration(leaseFor)); err != nil && !errdefs.IsAlreadyExists(err) {
 		return LabImage{}, l.trouble(err)
 	}
 	ctx = leases.WithLease(ctx, lease.ID)
@@ -92,7 +94,8 @@ func (l *LabImages) bring(ctx context.Context, ref string, target ocispec.Descri
 }
 
 // fetch copies what an image consists of into the content store.
-func (l *LabImages) fetch(ctx context.Context, ref string, target ocispec.Descriptor, fetcher remotes.Fetcher, progress func(PullProgress)) error {
+func (l *LabImages) fetch(ctx context.Context, ref string, target ocispec.Descriptor, fetcher remotes.Fetcher,
+	progress func(PullProgress)) error {
 	cs := l.client.ContentStore()
 	var mu sync.Mutex
 	var parts []ocispec.Descriptor
@@ -112,7 +115,8 @@ func (l *LabImages) fetch(ctx context.Context, ref string, target ocispec.Descri
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- images.Dispatch(ctx, images.Handlers(note, whole(cs, remotes.FetchHandler(cs, fetcher)), children, source), semaphore.NewWeighted(parallelLayers), target)
+		ended <- images.Dispatch(ctx, images.Handlers(note, whole(cs, remotes.FetchHandler(cs, fetcher)), children, source),
+			semaphore.NewWeighted(parallelLayers), target)
 	}()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -169,11 +173,14 @@ func registryError(ref string, err error) error {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("the certificate of the registry %s is not trusted on this machine", registry)
 	case errors.As(err, &operation), errors.As(err, &network), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the registry %s cannot be reached from this machine; with a file of the image, use `gpulab images import` (%w)", registry, err)
+		return fmt.Errorf("the registry %s cannot be reached from this machine; with a file of the image, use `gpulab "+
+			"images import` (%w)", registry, err)
 	case errors.As(err, &status) && status.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("the registry %s lets nobody load more for now; try again later", registry)
-	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden), errors.Is(err, docker.ErrInvalidAuthorization):
-		return fmt.Errorf("the registry %s gives %s to nobody who is not signed in, or has no image of this name", registry, ref)
+	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized ||
+		status.StatusCode == http.StatusForbidden), errors.Is(err, docker.ErrInvalidAuthorization):
+		return fmt.Errorf("the registry %s gives %s to nobody who is not signed in, or has no image of this name", registry,
+			ref)
 	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "platform"):
 		return fmt.Errorf("%s is not made for this kind of machine (%s)", ref, platforms.Format(platforms.DefaultSpec()))
 	case errdefs.IsNotFound(err):

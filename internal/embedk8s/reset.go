@@ -50,7 +50,9 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	}, 20*time.Second)
 	step("ending pods")
 	// Shims first: a shim would report and clean up what we are about to end.
-	endProcesses(ctx, func(p proc) bool { return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") }, 2*time.Second)
+	endProcesses(ctx, func(p proc) bool {
+		return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/")
+	}, 2*time.Second)
 	if !made {
 		if err := lxcfs.Stop(); err != nil {
 			return err
@@ -90,7 +92,10 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	err = errors.Join(err, os.RemoveAll("/run/containerd/runc/k8s.io"))
 	_ = os.Remove("/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")
 	// Each only if nobody else keeps something in it.
-	for _, dir := range []string{"/run/containerd/s", "/run/containerd/runc", "/run/containerd", "/run/cdi", "/run/netns", "/run/nvidia/mps/shm", "/run/nvidia/mps", "/run/nvidia"} {
+	for _, dir := range []string{
+		"/run/containerd/s", "/run/containerd/runc", "/run/containerd", "/run/cdi", "/run/netns", "/run/nvidia/mps/shm",
+		"/run/nvidia/mps", "/run/nvidia",
+	} {
 		_ = os.Remove(dir)
 	}
 	removeCgroups(cgroupRoot)
@@ -164,7 +169,9 @@ func processes() []proc {
 			continue
 		}
 		cmd, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		out = append(out, proc{pid, strings.TrimSuffix(exe, " (deleted)"), strings.Split(strings.TrimRight(string(cmd), "\x00"), "\x00")})
+		out = append(out, proc{
+			pid, strings.TrimSuffix(exe, " (deleted)"), strings.Split(strings.TrimRight(string(cmd), "\x00"), "\x00"),
+		})
 	}
 	return out
 }
@@ -219,7 +226,8 @@ func podCgroups(cgroupRoot string) []string {
 
 // killCgroups kills whatever runs in pods until nothing does.
 func killCgroups(ctx context.Context, cgroupRoot string) {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) &&
+		ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 		left := podProcesses(cgroupRoot)
 		if len(left) == 0 {
 			return
@@ -236,7 +244,8 @@ func stopSlices(ctx context.Context) {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return
 	}
-	out, err := exec.CommandContext(ctx, "systemctl", "list-units", "--all", "--plain", "--no-legend", "kubepods*.slice").Output()
+	out, err := exec.CommandContext(ctx, "systemctl", "list-units", "--all", "--plain", "--no-legend",
+		"kubepods*.slice").Output()
 	stop := []string{"stop"}
 	for line := range strings.Lines(string(out)) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -333,7 +342,8 @@ func overItself(mounts []*mountinfo.Info, path string) bool {
 	}
 	parent := byID[last.Parent]
 	inside, err := filepath.Rel(parent.Mountpoint, path)
-	return err == nil && last.Major == parent.Major && last.Minor == parent.Minor && last.Root == filepath.Join(parent.Root, inside)
+	return err == nil && last.Major == parent.Major && last.Minor == parent.Minor &&
+		last.Root == filepath.Join(parent.Root, inside)
 }
 
 // removeNetwork removes interfaces, packet filter rules and sets. Each command
@@ -411,12 +421,14 @@ func withoutOurRules(saved string) (string, bool) {
 	changed := false
 	theirs, ours := cniChains(saved)
 	for line := range strings.Lines(saved) {
-		mine := strings.Contains(line, "flanneld") || strings.Contains(line, "kube-router") || strings.Contains(line, "KUBE-ROUTER")
+		mine := strings.Contains(line, "flanneld") || strings.Contains(line, "kube-router") ||
+			strings.Contains(line, "KUBE-ROUTER")
 		for _, c := range ourChains {
 			mine = mine || strings.Contains(line, " "+c) || strings.HasPrefix(line, ":"+c)
 		}
 		if mine && theirs && strings.Contains(line, "CNI-") {
-			mine = strings.Contains(line, podNetwork) || slices.ContainsFunc(strings.Fields(strings.TrimPrefix(line, ":")), func(word string) bool { return ours[word] })
+			mine = strings.Contains(line, podNetwork) ||
+				slices.ContainsFunc(strings.Fields(strings.TrimPrefix(line, ":")), func(word string) bool { return ours[word] })
 		}
 		if mine {
 			changed = true
@@ -475,7 +487,8 @@ func RemoveFiles(dir string) error {
 		return err
 	}
 	if len(mounts) > 0 {
-		return fmt.Errorf("%s is still mounted in what is to be deleted; take it out with `umount %s` and try again: nothing has been deleted", mounts[0], mounts[0])
+		return fmt.Errorf("%s is still mounted in what is to be deleted; take it out with `umount %s` and try again: "+
+			"nothing has been deleted", mounts[0], mounts[0])
 	}
 	err = removeContents(real)
 	if real != filepath.Clean(dir) {

@@ -32,7 +32,8 @@ func resolversIn(files []string) (file string, list []netip.Addr) {
 			if len(f) < 2 || f[0] != "nameserver" {
 				continue
 			}
-			if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() && !a.IsLoopback() && !a.IsUnspecified() && !slices.Contains(list, a) {
+			if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() && !a.IsLoopback() && !a.IsUnspecified() &&
+				!slices.Contains(list, a) {
 				list = append(list, a)
 			}
 		}

@@ -57,7 +57,8 @@ const (
 // callers take turns. The progress function, which may be nil, is told the
 // bytes unpacked so far and in all. Stage returns ErrNoBundle for an empty
 // archive.
-func Stage(ctx context.Context, archive []byte, dataDir string, progress func(done, total int64)) (rt Runtime, changed bool, err error) {
+func Stage(ctx context.Context, archive []byte, dataDir string,
+	progress func(done, total int64)) (rt Runtime, changed bool, err error) {
 	s, err := newStager(ctx, archive, dataDir, progress)
 	if err != nil {
 		return Runtime{}, false, err
@@ -508,7 +509,8 @@ func (s *stager) explain(err error) error {
 }
 
 // versionName matches the folders that prune may remove, finished or not.
-var versionName = regexp.MustCompile(`^([0-9a-f]{16})(` + regexp.QuoteMeta(partialEnd) + `|` + regexp.QuoteMeta(discardedEnd) + `)?$`)
+var versionName = regexp.MustCompile(`^([0-9a-f]{16})(` + regexp.QuoteMeta(partialEnd) + `|` +
+	regexp.QuoteMeta(discardedEnd) + `)?$`)
 
 // prune removes other versions that no process needs. A containerd shim looks
 // up runc on the PATH it was started with, at every exec and kill, for as long

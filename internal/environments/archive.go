@@ -55,7 +55,8 @@ func (s *Service) export(ctx context.Context, id string, w io.Writer, how ...zst
 }
 
 func addFile(t *tar.Writer, name string, data []byte) error {
-	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
+	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)),
+		Format: tar.FormatPAX}); err != nil {
 		return err
 	}
 	_, err := t.Write(data)

@@ -231,7 +231,8 @@ func (s *Service) complete(n *Wanted) error {
 		return err
 	}
 	if _, err := os.Lstat(filepath.Join(s.ready(), n.Name, n.Version)); err == nil {
-		return sentence(ErrExists, "there is an environment %s/%s already; choose another version, or remove it first", n.Name, n.Version)
+		return sentence(ErrExists, "there is an environment %s/%s already; choose another version, or remove it first",
+			n.Name, n.Version)
 	}
 	return nil
 }
@@ -353,7 +354,8 @@ func (s *Service) Create(ctx context.Context, n Wanted) (Environment, error) {
 }
 
 // create builds while ctx lasts; asking is of who waits for its beginning.
-func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- error, built func(Environment)) (e Environment, err error) {
+func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- error,
+	built func(Environment)) (e Environment, err error) {
 	done, err := s.begin(asking, &n)
 	if err != nil {
 		begun <- err
@@ -363,7 +365,9 @@ func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.mu.Lock()
-	s.build = &Build{Name: n.Name, Version: n.Version, Title: n.Title, Began: time.Now(), Running: true, Step: "starting a pod", By: n.By}
+	s.build = &Build{
+		Name: n.Name, Version: n.Version, Title: n.Title, Began: time.Now(), Running: true, Step: "starting a pod", By: n.By,
+	}
 	s.cancel, s.said = cancel, nil
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -425,11 +429,14 @@ func (s *Service) make(ctx context.Context, n Wanted) (e Environment, err error)
 			return e, err
 		}
 	}
-	e = Environment{Name: n.Name, Version: n.Version, Title: n.Title, Asked: n.Requirements, CUDA: n.CUDA, Image: s.cfg.Image()}
+	e = Environment{
+		Name: n.Name, Version: n.Version, Title: n.Title, Asked: n.Requirements, CUDA: n.CUDA, Image: s.cfg.Image(),
+	}
 	reason := ""
 	job := Job{
 		Environment: env, Work: work, Cache: s.cache(), Target: e.Path(), Image: e.Image,
-		Command: append([]string{"/usr/bin/python3", "-I", "-c", program, e.Path(), WorkPath, CachePath, cmp.Or(strings.TrimSuffix(n.Debian, "/"), debianMirror)}, n.options()...),
+		Command: append([]string{"/usr/bin/python3", "-I", "-c", program, e.Path(), WorkPath, CachePath,
+			cmp.Or(strings.TrimSuffix(n.Debian, "/"), debianMirror)}, n.options()...),
 		Say: func(line string) {
 			step, isStep := strings.CutPrefix(line, "@ ")
 			if why, failed := strings.CutPrefix(line, "! "); failed {
@@ -704,7 +711,8 @@ func programsIn(dir string) ([]string, error) {
 		}
 	}
 	if len(entries) > maxProgramsOnPath {
-		return nil, sentence(ErrInvalid, "its folder bin has more than %d entries, the most that is allowed", maxProgramsOnPath)
+		return nil, sentence(ErrInvalid, "its folder bin has more than %d entries, the most that is allowed",
+			maxProgramsOnPath)
 	}
 	if len(programs) == 0 {
 		return nil, sentence(ErrInvalid, "it has no programs: no file in its folder bin can be executed")
@@ -764,9 +772,11 @@ func (s *Service) linkPrograms(without *Environment) error {
 
 // addKernel makes Jupyter find the environment. What is there already is left.
 func (s *Service) addKernel(e *Environment) error {
-	argv, language := []string{path.Join(e.Path(), "bin/python3"), "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"}, "python"
+	argv, language := []string{path.Join(e.Path(), "bin/python3"), "-Xfrozen_modules=off", "-m", "ipykernel_launcher",
+		"-f", "{connection_file}"}, "python"
 	if e.Language == languageR {
-		argv, language = []string{path.Join(e.Path(), "bin/R"), "--slave", "-e", "IRkernel::main()", "--args", "{connection_file}"}, "R"
+		argv, language = []string{path.Join(e.Path(), "bin/R"), "--slave", "-e", "IRkernel::main()", "--args",
+			"{connection_file}"}, "R"
 	}
 	spec, err := json.MarshalIndent(map[string]any{
 		"argv":         argv,

@@ -141,14 +141,16 @@ var taken = []string{"kernels", "config"}
 
 func checkName(name string) error {
 	if !nameForm.MatchString(name) || slices.Contains(taken, name) {
-		return sentence(ErrInvalid, "%q cannot be an environment's name: that takes up to 30 of a-z, 0-9 and single hyphens, with a letter first", name)
+		return sentence(ErrInvalid, "%q cannot be an environment's name: that takes up to 30 of a-z, 0-9 and single "+
+			"hyphens, with a letter first", name)
 	}
 	return nil
 }
 
 func checkVersion(version string) error {
 	if !versionForm.MatchString(version) {
-		return sentence(ErrInvalid, "%q cannot be an environment's version: that takes up to 30 of a-z and 0-9, with single dots or hyphens between, such as 2.5.1", version)
+		return sentence(ErrInvalid, "%q cannot be an environment's version: that takes up to 30 of a-z and 0-9, with "+
+			"single dots or hyphens between, such as 2.5.1", version)
 	}
 	return nil
 }
@@ -221,12 +223,15 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{cfg: cfg, changing: make(chan struct{}, 1), ctx: ctx, changed: make(chan struct{}), broken: map[string]string{}}
+	s := &Service{
+		cfg: cfg, changing: make(chan struct{}, 1), ctx: ctx, changed: make(chan struct{}), broken: map[string]string{},
+	}
 	// Notebooks see what is ready; what is being built is nobody's business.
 	for _, dir := range []struct {
 		path string
 		mode fs.FileMode
-	}{{cfg.Dir, 0o755}, {s.ready(), 0o755}, {filepath.Join(s.ready(), "kernels"), 0o755}, {filepath.Join(s.ready(), "config"), 0o755}, {s.programs(), 0o755}, {s.building(), 0o700}, {s.cache(), 0o700}} {
+	}{{cfg.Dir, 0o755}, {s.ready(), 0o755}, {filepath.Join(s.ready(), "kernels"), 0o755},
+		{filepath.Join(s.ready(), "config"), 0o755}, {s.programs(), 0o755}, {s.building(), 0o700}, {s.cache(), 0o700}} {
 		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
 			return nil, fmt.Errorf("the folder for environments: %w", err)
 		}
@@ -337,9 +342,11 @@ func (s *Service) take(ctx context.Context) (func(), error) {
 	case <-time.After(wait):
 	}
 	if b := s.Building(); b != nil && b.Running {
-		return nil, sentence(ErrBusy, "the environment %s is being built, and one is built at a time; wait for it, or end it with `gpulab env cancel`", b.ID())
+		return nil, sentence(ErrBusy, "the environment %s is being built, and one is built at a time; wait for it, or end "+
+			"it with `gpulab env cancel`", b.ID())
 	}
-	return nil, sentence(ErrBusy, "another environment is being brought in, taken out or cleaned away; try again in a minute")
+	return nil,
+		sentence(ErrBusy, "another environment is being brought in, taken out or cleaned away; try again in a minute")
 }
 
 // manifestName is the file that says what an environment is.
@@ -406,7 +413,9 @@ func (s *Service) list() (list []Environment, broken map[string]error, err error
 			list = append(list, e)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Environment) int { return cmp.Or(cmp.Compare(a.Name, b.Name), b.Built.Compare(a.Built)) })
+	slices.SortStableFunc(list, func(a, b Environment) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), b.Built.Compare(a.Built))
+	})
 	return list, broken, nil
 }
 
@@ -509,7 +518,8 @@ func (s *Service) Remove(ctx context.Context, id string, force bool) (Environmen
 	if using, err := s.Users(e.ID()); err != nil && !force {
 		return e, err
 	} else if len(using) > 0 && !force {
-		return e, sentence(ErrInUse, "%s is in use: %s. Their programs would break; ask them to change the kernel or stop the notebook, or force it (`--force`)", e.ID(), inWords(using))
+		return e, sentence(ErrInUse, "%s is in use: %s. Their programs would break; ask them to change the kernel or stop "+
+			"the notebook, or force it (`--force`)", e.ID(), inWords(using))
 	}
 	if e.Default {
 		if err := s.choose(""); err != nil {

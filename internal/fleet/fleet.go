@@ -32,7 +32,10 @@ type Fleet struct {
 
 // New returns a fleet without nodes.
 func New() *Fleet {
-	return &Fleet{nodes: make(map[string]gpu.Snapshot), owners: make(map[string]string), first: make(map[string]string), told: make(map[string]int), subscribers: make(map[*subscriber]struct{})}
+	return &Fleet{
+		nodes: make(map[string]gpu.Snapshot), owners: make(map[string]string), first: make(map[string]string),
+		told: make(map[string]int), subscribers: make(map[*subscriber]struct{}),
+	}
 }
 
 // Update makes s the latest snapshot of its node. It never waits for
@@ -168,7 +171,8 @@ func (f *Fleet) Claim(node string, gpus []gpu.GPU) error {
 			continue
 		}
 		if f.told[node] >= mostCards {
-			return fmt.Errorf("the machine %s told of more than %d different GPUs; restart gpulab on the head if that many were really in it", node, mostCards)
+			return fmt.Errorf("the machine %s told of more than %d different GPUs; restart gpulab on the head if that many "+
+				"were really in it", node, mostCards)
 		}
 		f.first[uuid] = node
 		f.told[node]++

@@ -32,8 +32,10 @@ func (noPods) ByName(string, string) (PodRef, time.Time, bool) { return PodRef{}
 
 // podUID matches a pod's part of a control group's path, whichever driver made
 // it: kubepods-burstable-pod1b4e_….slice (systemd) or kubepods/burstable/pod1b4e-…
-// (cgroupfs), below a group "kubepods" that may itself lie below others. Mirror pods have a hash of 32 digits for a UID.
-var podUID = regexp.MustCompile(`/kubepods[./-].*?pod([0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
+// (cgroupfs), below a group "kubepods" that may itself lie below others. Mirror pods have a hash of 32 digits for a
+// UID.
+var podUID = regexp.MustCompile(`/kubepods[./-].*?` +
+	`pod([0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
 
 // PodUIDs is podUIDs for those who know processes by other ways than a GPU.
 func PodUIDs(cgroup []byte) []string { return podUIDs(cgroup) }
@@ -44,7 +46,8 @@ func podUIDs(cgroup []byte) []string {
 	var uids []string
 	seen := make(map[string]bool)
 	for line := range bytes.Lines(cgroup) {
-		if pods := bytes.Index(line, []byte("/kubepods")); pods >= 0 && bytes.Contains(line[:pods+1], []byte("/user.slice/")) {
+		if pods := bytes.Index(line, []byte("/kubepods")); pods >= 0 &&
+			bytes.Contains(line[:pods+1], []byte("/user.slice/")) {
 			continue
 		}
 		for _, m := range podUID.FindAllSubmatch(bytes.TrimSpace(line), -1) {

@@ -37,7 +37,8 @@ func (g *GPU) CrowdedBriefly(handle string, most int) string {
 		if others := len(people) - named; others > 0 {
 			who += fmt.Sprintf(" and %d more", others)
 		}
-		text = fmt.Sprintf("The memory of GPU %d is nearly full, %s of %s: %s.", g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), who)
+		text = fmt.Sprintf("The memory of GPU %d is nearly full, %s of %s: %s.", g.Index, units.Bytes(*g.MemoryUsed),
+			units.Bytes(*g.MemoryTotal), who)
 	}
 	return text
 }
@@ -45,7 +46,8 @@ func (g *GPU) CrowdedBriefly(handle string, most int) string {
 // crowd lists who has how much of a GPU's memory, which is nearly full and which
 // somebody shares, beginning with them and who has most; nil otherwise.
 func (g *GPU) crowd(handle string) []string {
-	if len(g.Instances) > 0 || g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
+	if len(g.Instances) > 0 || g.MemoryUsed == nil || g.MemoryTotal == nil ||
+		float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
 		return nil
 	}
 	people := map[string]*float64{} // what each is known to have; nil where that is not known

@@ -354,7 +354,8 @@ func (r Requirement) about(property string) bool {
 
 // String says it as people do: "CUDA 12.4 or newer".
 func (c condition) String() string {
-	name := map[string]string{propertyCUDA: "CUDA ", propertyDriver: "driver ", propertyArch: "compute capability ", propertyBrand: "a GPU of the brand "}[c.property]
+	name := map[string]string{propertyCUDA: "CUDA ", propertyDriver: "driver ", propertyArch: "compute capability ",
+		propertyBrand: "a GPU of the brand "}[c.property]
 	value := c.text
 	if c.property == propertyCUDA {
 		value = c.version.String()

@@ -100,7 +100,9 @@ type target struct{ uuid, cgroup string }
 // NewMemoryLimiter returns a limiter that does nothing until Keep.
 func NewMemoryLimiter(cfg MemoryLimiterConfig) *MemoryLimiter {
 	cfg.Cgroups = cmp.Or(cfg.Cgroups, "/sys/fs/cgroup")
-	return &MemoryLimiter{cfg: cfg, pods: map[string]string{}, inForce: map[target]uint64{}, drivers: map[string]driverState{}}
+	return &MemoryLimiter{
+		cfg: cfg, pods: map[string]string{}, inForce: map[target]uint64{}, drivers: map[string]driverState{},
+	}
 }
 
 // Run keeps the limits as the newest snapshot asks for, once a second, until ctx ends.
@@ -270,7 +272,8 @@ func (l *MemoryLimiter) set(ctx context.Context, uuid string, limits []MemoryLim
 	if now.failed != "" {
 		now.again = time.Now().Add(driverRest)
 		if now.failed != l.drivers[uuid].failed {
-			slog.Warn("the driver does not keep notebooks within their GPU memory; it is measured instead", "gpu", uuid, "err", now.failed)
+			slog.Warn("the driver does not keep notebooks within their GPU memory; it is measured instead", "gpu", uuid, "err",
+				now.failed)
 		}
 	}
 	l.drivers[uuid] = now

@@ -172,7 +172,8 @@ func (m *Monitor) refuse(line []byte, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.nonsense == "" {
-		slog.Warn("the GPU probe wrote a line that is no sample", "err", err, "bytes", len(line), "begins", string(line[:min(len(line), enough)]))
+		slog.Warn("the GPU probe wrote a line that is no sample", "err", err, "bytes", len(line), "begins",
+			string(line[:min(len(line), enough)]))
 	}
 	m.nonsense = fmt.Sprintf("the GPU probe writes what is no sample, last a line of %d bytes", len(line))
 }

@@ -181,7 +181,9 @@ func (r *Recorder) noteGPU(st *gpuState, s *gpu.Snapshot, g *gpu.GPU, wall time.
 	lost := g.Error != ""
 	if st.known && lost != st.lost {
 		number := g.Index
-		e := Event{Node: tidy(s.Node), UUID: tidy(g.UUID), Number: &number, Kind: EventGPUBack, First: wall, Last: wall, Count: 1}
+		e := Event{
+			Node: tidy(s.Node), UUID: tidy(g.UUID), Number: &number, Kind: EventGPUBack, First: wall, Last: wall, Count: 1,
+		}
 		if lost {
 			e.Kind, e.Detail = EventGPULost, tidy(g.Error)
 		}
@@ -203,9 +205,11 @@ func (l events) write(ctx context.Context, tx *sql.Tx) error {
 		if e.Number != nil {
 			number = *e.Number
 		}
-		const query = `INSERT INTO events (node, gpu, number, kind, xid, minute, first, last, count, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		const query = `INSERT INTO events (node, gpu, number, kind, xid, minute, first, last, count, detail)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (node, gpu, kind, xid, minute) DO UPDATE SET count = count + excluded.count,
-				first = min(first, excluded.first), last = max(last, excluded.last), detail = iif(excluded.detail = '', detail, excluded.detail)`
+				first = min(first, excluded.first), last = max(last, excluded.last), detail = iif(excluded.detail = '', detail,
+				excluded.detail)`
 		if _, err := tx.ExecContext(ctx, query, k.node, k.uuid, number, k.kind, int64(k.xid), k.minute,
 			e.First.UnixMilli(), e.Last.UnixMilli(), e.Count, e.Detail); err != nil {
 			return err
@@ -226,7 +230,8 @@ func (e *Event) known(ctx context.Context, tx *sql.Tx, k eventKey) (bool, error)
 	}
 	const query = `UPDATE events SET count = max(count, ?), detail = iif(detail = '', ?, detail)
 		WHERE node = ? AND gpu = ? AND kind = ? AND xid = ? AND minute BETWEEN ? AND ? AND first <= ? AND last >= ?`
-	changed, err := tx.ExecContext(ctx, query, e.Count, e.Detail, k.node, k.uuid, k.kind, int64(k.xid), k.minute-60, k.minute+60,
+	changed, err := tx.ExecContext(ctx, query, e.Count, e.Detail, k.node, k.uuid, k.kind, int64(k.xid), k.minute-60,
+		k.minute+60,
 		e.Last.Add(sameEvent).UnixMilli(), e.First.Add(-sameEvent).UnixMilli())
 	if err != nil {
 		return false, err
@@ -239,7 +244,8 @@ func pruneEvents(ctx context.Context, tx *sql.Tx, now time.Time) error {
 	if _, err := tx.ExecContext(ctx, `DELETE FROM events WHERE last < ?`, now.Add(-keepEvents).UnixMilli()); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, `DELETE FROM events WHERE id <= (SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?)`, mostEvents)
+	_, err := tx.ExecContext(ctx,
+		`DELETE FROM events WHERE id <= (SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?)`, mostEvents)
 	return err
 }
 

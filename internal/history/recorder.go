@@ -277,7 +277,8 @@ func (r *Recorder) judge(err error) {
 			r.cfg.Log.Error("history cannot be written", "err", err)
 			r.problem.Since = wall
 		}
-		r.problem.Text = "History cannot be written at the moment: " + strings.TrimSuffix(err.Error(), ".") + ". Readings go on."
+		r.problem.Text = "History cannot be written at the moment: " + strings.TrimSuffix(err.Error(),
+			".") + ". Readings go on."
 		r.problem.NextStep = "It is tried again every few seconds; see `gpulab logs gpulab`."
 		if store.Full(err) {
 			r.problem.Text = "History cannot be written: the disk is full. Readings go on."
@@ -300,8 +301,9 @@ func (r *Recorder) Problem() (Problem, bool) {
 	}
 	if path := r.cfg.Store.MetricsSetAside(); path != "" {
 		return Problem{
-			Text:     "The history of readings was damaged and has begun anew; the ledger of use is not affected.",
-			NextStep: fmt.Sprintf("Look at the disk's health. The damaged file is kept as %s; delete it when nobody needs it, and restart gpulab to end this notice.", path),
+			Text: "The history of readings was damaged and has begun anew; the ledger of use is not affected.",
+			NextStep: fmt.Sprintf("Look at the disk's health. The damaged file is kept as %s; delete it when nobody needs "+
+				"it, and restart gpulab to end this notice.", path),
 		}, true
 	}
 	return Problem{}, false

@@ -273,7 +273,8 @@ func (r *Recorder) numberGPUs(ctx context.Context, tx *sql.Tx, b readings) (map[
 			}
 			id, known := r.gpuIDs[at.uuid]
 			if !known {
-				const query = `INSERT INTO gpus (uuid) VALUES (?) ON CONFLICT (uuid) DO UPDATE SET uuid = excluded.uuid RETURNING id`
+				const query = `INSERT INTO gpus (uuid) VALUES (?) ON CONFLICT (uuid) DO UPDATE SET uuid = excluded.uuid
+					RETURNING id`
 				if err := tx.QueryRowContext(ctx, query, at.uuid).Scan(&id); err != nil {
 					return nil, err
 				}
@@ -320,7 +321,9 @@ func inOrder(slots map[slot]*reading) []slot {
 	for at := range slots {
 		keys = append(keys, at)
 	}
-	slices.SortFunc(keys, func(a, b slot) int { return cmp.Or(cmp.Compare(a.uuid, b.uuid), cmp.Compare(a.start, b.start)) })
+	slices.SortFunc(keys, func(a, b slot) int {
+		return cmp.Or(cmp.Compare(a.uuid, b.uuid), cmp.Compare(a.start, b.start))
+	})
 	return keys
 }
 

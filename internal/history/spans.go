@@ -69,5 +69,6 @@ func (s stretch) rows(condition string, values []any) (query string, args []any)
 	if s.to < never {
 		and(start+" < ?", s.to)
 	}
-	return "SELECT " + start + " AS hour, gpu, kind, name, " + sumColumns + " FROM " + table + " WHERE " + strings.Join(where, " AND "), args
+	return "SELECT " + start + " AS hour, gpu, kind, name, " + sumColumns + " FROM " + table + " WHERE " +
+		strings.Join(where, " AND "), args
 }

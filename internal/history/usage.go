@@ -135,7 +135,8 @@ func usageQuery(f Filter, by By, cards []int64) (query string, args []any, err e
 		query, more := part.rows(strings.Join(conditions, " AND "), values)
 		rows, args = append(rows, query), append(args, more...)
 	}
-	return `SELECT ` + key.columns + `, simulated, sum(watched), sum(held), sum(busy), sum(unknown), sum(compute), sum(compute_for),
+	return `SELECT ` + key.columns + `, simulated, sum(watched), sum(held), sum(busy), sum(unknown), sum(compute),
+		sum(compute_for),
 			sum(memory), sum(memory_for), sum(energy), sum(energy_for)
 		FROM (` + strings.Join(rows, " UNION ALL ") + `) AS part JOIN usage_gpus ON usage_gpus.id = part.gpu
 		GROUP BY ` + key.group + `simulated ORDER BY ` + key.order, args, nil
@@ -191,7 +192,8 @@ func scanUsage(rows *sql.Rows, f Filter, by By) (Usage, error) {
 	var a amounts
 	var number int
 	var hour int64
-	err := rows.Scan(&u.Kind, &u.Name, &u.UUID, &u.Node, &number, &u.GPU, &hour, &u.Simulated, &a.watched, &a.held, &a.busy, &a.unknown,
+	err := rows.Scan(&u.Kind, &u.Name, &u.UUID, &u.Node, &number, &u.GPU, &hour, &u.Simulated, &a.watched, &a.held,
+		&a.busy, &a.unknown,
 		&a.compute, &a.computeFor, &a.memory, &a.memoryFor, &a.energy, &a.energyFor)
 	if err != nil {
 		return Usage{}, err
@@ -247,7 +249,8 @@ func (r *Recorder) findCards(ctx context.Context, name string) ([]int64, error) 
 	n, err := strconv.Atoi(number)
 	byNumber := err == nil
 	if byNumber {
-		query, args = `SELECT id, node, number FROM usage_gpus WHERE number = ? AND ? IN ('', node) ORDER BY node`, []any{n, node}
+		query, args = `SELECT id, node, number FROM usage_gpus WHERE number = ? AND ? IN ('', node) ORDER BY node`,
+			[]any{n, node}
 	}
 	type card struct {
 		id   int64
@@ -321,7 +324,8 @@ func (r *Recorder) numberCards(ctx context.Context, tx *sql.Tx, l ledger) (map[c
 			row.about = v.about
 			const query = `INSERT INTO usage_gpus (uuid, node, simulated, number, name) VALUES (?, ?, ?, ?, ?)
 				ON CONFLICT (uuid, node, simulated) DO UPDATE SET number = excluded.number, name = excluded.name RETURNING id`
-			if err := tx.QueryRowContext(ctx, query, e.card.uuid, e.card.node, e.card.simulated, v.about.number, v.about.name).Scan(&row.id); err != nil {
+			if err := tx.QueryRowContext(ctx, query, e.card.uuid, e.card.node, e.card.simulated, v.about.number,
+				v.about.name).Scan(&row.id); err != nil {
 				return nil, err
 			}
 		}
@@ -338,12 +342,14 @@ const addSums = ` ON CONFLICT DO UPDATE SET watched = watched + excluded.watched
 	energy = energy + excluded.energy, energy_for = energy_for + excluded.energy_for`
 
 func (l ledger) write(ctx context.Context, tx *sql.Tx, cards map[card]cardRow) error {
-	hours, err := tx.PrepareContext(ctx, `INSERT INTO usage (hour, gpu, kind, name, `+sumColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`+addSums)
+	hours, err := tx.PrepareContext(ctx, `INSERT INTO usage (hour, gpu, kind, name, `+sumColumns+
+		`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`+addSums)
 	if err != nil {
 		return err
 	}
 	defer hours.Close()
-	longer, err := tx.PrepareContext(ctx, `INSERT INTO usage_sums (span, start, gpu, kind, name, `+sumColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`+addSums)
+	longer, err := tx.PrepareContext(ctx, `INSERT INTO usage_sums (span, start, gpu, kind, name, `+sumColumns+
+		`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`+addSums)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ var (
 	unwantedDisk = regexp.MustCompile(`^(loop|z?ram|fd|sr)\d+$`)
 
 	// inContainers are folders below which a container engine mounts.
-	inContainers = regexp.MustCompile(`^/(proc|sys|dev|run/(k3s|containerd|docker|netns|credentials|user)|var/lib/(kubelet|docker|containers|containerd))(/|$)|/k3s/agent/containerd/|/kubelet/pods/`)
+	inContainers = regexp.MustCompile(`^/(proc|sys|dev|run/(k3s|containerd|docker|netns|credentials|user)|` +
+		`var/lib/(kubelet|docker|containers|containerd))(/|$)|/k3s/agent/containerd/|/kubelet/pods/`)
 )
 
 // wanted tells a file system that holds somebody's files on this machine.
@@ -105,7 +106,8 @@ func (h *Host) measure(list []Filesystem) {
 			if a.err == nil {
 				f, block := &list[a.index], float64(a.stat.Bsize)
 				f.Failed = false
-				f.Size, f.Free, f.Available = float64(a.stat.Blocks)*block, float64(a.stat.Bfree)*block, float64(a.stat.Bavail)*block
+				f.Size, f.Free, f.Available = float64(a.stat.Blocks)*block, float64(a.stat.Bfree)*block,
+					float64(a.stat.Bavail)*block
 				f.Files, f.FilesFree = float64(a.stat.Files), float64(a.stat.Ffree)
 			}
 		case <-limit.C:

@@ -172,7 +172,8 @@ func (h *Host) disks(r *Reading) error {
 		r.Disks = append(r.Disks, Disk{
 			Device: s.DeviceName, Reads: float64(s.ReadIOs), Writes: float64(s.WriteIOs),
 			ReadBytes: float64(s.ReadSectors) * sector, WrittenBytes: float64(s.WriteSectors) * sector,
-			ReadSeconds: float64(s.ReadTicks) / tick, WriteSeconds: float64(s.WriteTicks) / tick, BusySeconds: float64(s.IOsTotalTicks) / tick,
+			ReadSeconds: float64(s.ReadTicks) / tick, WriteSeconds: float64(s.WriteTicks) / tick,
+			BusySeconds: float64(s.IOsTotalTicks) / tick,
 		})
 	}
 	return nil
@@ -216,6 +217,8 @@ func (h *Host) kernel(r *Reading) error {
 		return fmt.Errorf("the kernel's version: %w", err)
 	}
 	text := func(b [65]byte) string { return unix.ByteSliceToString(b[:]) }
-	r.Kernel = &Kernel{text(u.Sysname), text(u.Release), text(u.Version), text(u.Machine), text(u.Nodename), text(u.Domainname)}
+	r.Kernel = &Kernel{
+		text(u.Sysname), text(u.Release), text(u.Version), text(u.Machine), text(u.Nodename), text(u.Domainname),
+	}
 	return nil
 }

@@ -2,17 +2,17 @@
 //
 // # Judgement
 //
-// Whether a notebook is in use is judged by five kinds of activity together: its GPUs, its processors and its network are
-// measured from outside ([Usage], and the readings of the fleet); what its kernels and terminals do, its own Jupyter server
-// tells ([Claims]). A notebook has been idle since the last of them. A browser is none of them: a kernel that computes is
-// at work without one, and an open tab alone is not.
+// Whether a notebook is in use is judged by five kinds of activity together: its GPUs, its processors and its network
+// are measured from outside ([Usage], and the readings of the fleet); what its kernels and terminals do, its own
+// Jupyter server tells ([Claims]). A notebook has been idle since the last of them. A browser is none of them: a kernel
+// that computes is at work without one, and an open tab alone is not.
 //
-// A notebook is controlled by its owner, so what it says of itself is believed for [believed] after something was measured
-// from outside. And where the policy says so, GPUs that have done nothing for long enough (Policy.Unused) count as idle
-// whatever the rest of the notebook does, so that a loop on a processor does not hold a GPU for ever.
+// A notebook is controlled by its owner, so what it says of itself is believed for [believed] after something was
+// measured from outside. And where the policy says so, GPUs that have done nothing for long enough (Policy.Unused)
+// count as idle whatever the rest of the notebook does, so that a loop on a processor does not hold a GPU for ever.
 //
-// Only time counts in which a notebook could be watched: while gpulab is not running, while the machine sleeps or is not
-// heard, no time passes, and countdowns wait. What is known is in the database and outlives restarts.
+// Only time counts in which a notebook could be watched: while gpulab is not running, while the machine sleeps or is
+// not heard, no time passes, and countdowns wait. What is known is in the database and outlives restarts.
 //
 // # What comes of it
 //
@@ -21,8 +21,8 @@
 // times. A warning is taken back when the notebook is used again, or when nobody waits any more. At the end of the
 // countdown the notebook is stopped; its home is kept. What was taken back, from whom and for whom, is kept for good.
 //
-// Every step is one conditional change of a row in the database: of an extension and a stop in the same moment exactly one
-// happens, and whoever comes second is told.
+// Every step is one conditional change of a row in the database: of an extension and a stop in the same moment exactly
+// one happens, and whoever comes second is told.
 //
 // cmd/gpulab wires the package; pages and commands ask it through interfaces of their own.
 package idle
@@ -77,7 +77,8 @@ type Notebook struct {
 	Node    string
 	PodUID  string
 	Ready   time.Time
-	// Waited says that its owner had to wait for it, and may be elsewhere by now; Browsed that a browser had an answer of it.
+	// Waited says that its owner had to wait for it, and may be elsewhere by now; Browsed that a browser had an answer of
+	// it.
 	Waited, Browsed bool
 	Policy          Policy
 }
@@ -185,9 +186,11 @@ type Reclaim struct {
 // Errors of an extension; each reads as a sentence.
 var (
 	ErrNotWarned = errors.New("this notebook is not about to be stopped")
-	ErrNoMore    = errors.New("this notebook cannot be kept longer: it was as often as is allowed. Use its GPU, and it stays")
-	ErrTooLate   = errors.New("it was too late: this notebook had just been stopped. Files in the home folder are still there")
-	ErrNotIdle   = errors.New("its GPU is in use. Stop the notebook if it has to end all the same")
+	ErrNoMore    = errors.New("this notebook cannot be kept longer: it was as often as is allowed. Use its GPU, " +
+		"and it stays")
+	ErrTooLate = errors.New("it was too late: this notebook had just been stopped. Files in the home folder are " +
+		"still there")
+	ErrNotIdle = errors.New("its GPU is in use. Stop the notebook if it has to end all the same")
 )
 
 // Left writes what is left of a countdown: "9:41".

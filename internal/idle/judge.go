@@ -143,8 +143,10 @@ func later(times ...time.Time) (latest time.Time) {
 
 // holding is the row as others see it.
 func (r *row) holding(n Notebook) Holding {
-	h := Holding{Notebook: n, State: r.state, Cause: r.cause, Seen: map[Kind]time.Time{}, IdleSince: r.used(n.Policy), Since: r.began,
-		Warned: r.warned, Ends: r.ends, Until: r.until, Extensions: r.extensions, WantedBy: r.wantedBy, WantedLaunch: r.wantedLaunch}
+	h := Holding{Notebook: n, State: r.state, Cause: r.cause, Seen: map[Kind]time.Time{}, IdleSince: r.used(n.Policy),
+		Since:  r.began,
+		Warned: r.warned, Ends: r.ends, Until: r.until, Extensions: r.extensions, WantedBy: r.wantedBy,
+		WantedLaunch: r.wantedLaunch}
 	for i, k := range Kinds() {
 		h.Seen[k] = r.seen[i]
 	}

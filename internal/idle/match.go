@@ -23,7 +23,8 @@ type candidate struct {
 func match(q Queue, list []candidate) map[int64]Waiting {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b candidate) int {
-		return cmp.Or(compareBool(b.anyway, a.anyway), compareBool(b.warned, a.warned), cmp.Compare(b.idle, a.idle), cmp.Compare(a.launch, b.launch))
+		return cmp.Or(compareBool(b.anyway, a.anyway), compareBool(b.warned, a.warned), cmp.Compare(b.idle, a.idle),
+			cmp.Compare(a.launch, b.launch))
 	})
 	free, taken, shut := maps.Clone(q.Free), map[int64]Waiting{}, map[string]bool{}
 	if free == nil {

@@ -39,7 +39,10 @@ type Policy struct {
 
 // Default is the policy of a lab that says nothing.
 func Default() Policy {
-	return Policy{Act: WhenWanted, After: 30 * time.Minute, Countdown: 10 * time.Minute, Extend: 30 * time.Minute, Extensions: 3, Unused: 24 * time.Hour, Unopened: 10 * time.Minute}
+	return Policy{
+		Act: WhenWanted, After: 30 * time.Minute, Countdown: 10 * time.Minute, Extend: 30 * time.Minute, Extensions: 3,
+		Unused: 24 * time.Hour, Unopened: 10 * time.Minute,
+	}
 }
 
 // longest is the longest of all times: more is a slip of the pen.
@@ -51,17 +54,20 @@ func (p Policy) Check() error {
 	case p.Act != WhenWanted && p.Act != Always && p.Act != Never:
 		return fmt.Errorf("act is %q; it may be when-wanted, always or never", string(p.Act))
 	case p.After < time.Second:
-		return errors.New("after is how long a GPU is unused before the warning, and at least 1s; write it as 30m. `act: never` turns it off")
+		return errors.New("after is how long a GPU is unused before the warning, and at least 1s; write it as 30m. `act: " +
+			"never` turns it off")
 	case p.Countdown < time.Second:
 		return errors.New("countdown is how long a notebook goes on after a warning, and at least 1s; write it as 10m")
 	case p.Extensions < 0 || p.Extensions > 100:
 		return fmt.Errorf("extensions is %d; it may be 0 to 100", p.Extensions)
 	case p.Extensions > 0 && p.Extend < time.Second:
-		return errors.New("extend is for how long somebody can keep a notebook, and at least 1s; write it as 30m. `extensions: 0` lets nobody")
+		return errors.New("extend is for how long somebody can keep a notebook, and at least 1s; write it as 30m. " +
+			"`extensions: 0` lets nobody")
 	case p.Unused < 0 || p.Unopened < 0 || p.MaxAge < 0:
 		return errors.New("unused, unopened and maxAge are times such as 24h, or 0 for no such limit")
 	case p.Unused > 0 && p.Unused < p.After:
-		return errors.New("unused is shorter than after: what is measured at the GPU alone has to be the longer time; set unused too, or to 0")
+		return errors.New("unused is shorter than after: what is measured at the GPU alone has to be the longer time; set " +
+			"unused too, or to 0")
 	case p.MaxAge > 0 && p.MaxAge <= p.Countdown:
 		return errors.New("maxAge is not longer than countdown: a notebook would be warned before it has begun")
 	case slices.Max([]time.Duration{p.After, p.Countdown, p.Extend, p.Unused, p.Unopened, p.MaxAge}) > longest:
@@ -133,8 +139,8 @@ func sortedKeys(m map[string]Change) []string {
 	return keys
 }
 
-// Of is the policy of a notebook of this profile whose owner is in these groups. What is said of a group goes before what
-// is said of a profile; of several groups, the one with the longest time before a warning holds.
+// Of is the policy of a notebook of this profile whose owner is in these groups. What is said of a group goes before
+// what is said of a profile; of several groups, the one with the longest time before a warning holds.
 func (p Policies) Of(profile string, groups []string) Policy {
 	base := p.Profiles[profile].Apply(p.Base)
 	var list []Policy

@@ -247,7 +247,8 @@ func (s *Service) sight(n Notebook, r *row, now time.Time, claims *Claims) sight
 }
 
 // settle writes a look down and decides what follows, all in one transaction.
-func (s *Service) settle(ctx context.Context, now time.Time, running []Notebook, queue Queue, claims map[int64]*Claims) (effects []effect, err error) {
+func (s *Service) settle(ctx context.Context, now time.Time, running []Notebook, queue Queue,
+	claims map[int64]*Claims) (effects []effect, err error) {
 	tx, err := s.cfg.DB.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("look at what is idle: %w", err)
@@ -282,7 +283,8 @@ func (s *Service) settle(ctx context.Context, now time.Time, running []Notebook,
 		rows[n.Launch] = r
 		effects = append(effects, more...)
 	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM idle WHERE launch_id NOT IN (SELECT id FROM launches WHERE state <> 'ended')"); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM idle WHERE launch_id NOT IN (SELECT id FROM launches WHERE state <> "+
+		"'ended')"); err != nil {
 		return nil, fmt.Errorf("forget what has ended: %w", err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -325,7 +327,8 @@ func candidates(now time.Time, running []Notebook, rows map[int64]row) []candida
 		if !r.idly(n, now) {
 			continue
 		}
-		list = append(list, candidate{launch: n.Launch, node: n.Node, gpus: n.GPUs, warned: r.state == Warned && r.cause == CauseIdle,
+		list = append(list, candidate{launch: n.Launch, node: n.Node, gpus: n.GPUs, warned: r.state == Warned &&
+			r.cause == CauseIdle,
 			anyway: n.Policy.Act == Always, idle: int64(now.Sub(r.used(n.Policy)))})
 	}
 	return list
@@ -343,7 +346,8 @@ func (r *row) old(n Notebook, now time.Time) bool {
 }
 
 // step takes one notebook where it belongs.
-func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Notebook, r *row, wanted map[int64]Waiting) ([]effect, error) {
+func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Notebook, r *row,
+	wanted map[int64]Waiting) ([]effect, error) {
 	w, isWanted := wanted[n.Launch]
 	idle := r.idly(n, now) && (isWanted || n.Policy.Act == Always)
 	old := r.old(n, now)
@@ -366,7 +370,8 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Noteboo
 			return nil, err
 		}
 		h.State = Stopped
-		return []effect{{stop: &h, why: reason, entry: &users.Entry{Actor: "system", Action: "idle.stop", Target: n.Handle, Detail: audited(h)}}}, nil
+		return []effect{{stop: &h, why: reason, entry: &users.Entry{Actor: "system", Action: "idle.stop", Target: n.Handle,
+			Detail: audited(h)}}}, nil
 	}
 	if r.extensions > 0 && !old && now.Sub(r.used(n.Policy)) < n.Policy.After && !r.forgotten(n, now) {
 		r.extensions, r.until = 0, time.Time{} // it is in use again
@@ -398,7 +403,9 @@ func (r *row) withdraw(n Notebook, now time.Time) *users.Entry {
 		why = "it was opened"
 	}
 	r.state, r.cause, r.warned, r.ends, r.wantedLaunch, r.wantedBy = Free, "", time.Time{}, time.Time{}, 0, ""
-	return &users.Entry{Actor: "system", Action: "idle.withdraw", Target: n.Handle, Detail: fmt.Sprintf("launch %d, %s", n.Launch, why)}
+	return &users.Entry{
+		Actor: "system", Action: "idle.withdraw", Target: n.Handle, Detail: fmt.Sprintf("launch %d, %s", n.Launch, why),
+	}
 }
 
 // Extend keeps a warned notebook for a while longer, because its owner still needs it. Whose it is, the caller checks.
@@ -410,8 +417,10 @@ func (s *Service) Extend(ctx context.Context, launch int64) (Holding, error) {
 	}
 	now := s.now()
 	until := now.Add(h.Policy.Extend)
-	res, err := s.cfg.DB.ExecContext(ctx, `UPDATE idle SET state = 'free', cause = '', warned_at = 0, ends_at = 0, wanted_launch = 0, wanted_by = '',
-		until = ?, extensions = extensions + 1 WHERE launch_id = ? AND state = 'warned' AND extensions < ?`, milli(until), launch, h.Policy.Extensions)
+	res, err := s.cfg.DB.ExecContext(ctx, `UPDATE idle
+		SET state = 'free', cause = '', warned_at = 0, ends_at = 0, wanted_launch = 0, wanted_by = '',
+		until = ?, extensions = extensions + 1 WHERE launch_id = ? AND state = 'warned'
+		AND extensions < ?`, milli(until), launch, h.Policy.Extensions)
 	if err != nil {
 		return Holding{}, fmt.Errorf("keep launch %d: %w", launch, err)
 	}
@@ -466,8 +475,8 @@ func (s *Service) reread(ctx context.Context, n Notebook) (Holding, error) {
 	return h, nil
 }
 
-// Free stops a notebook whose GPUs nobody uses, because somebody decided so. Whether they may, the caller checks; it also
-// records it. Errors: ErrNotIdle, ErrTooLate for one that is stopped already.
+// Free stops a notebook whose GPUs nobody uses, because somebody decided so. Whether they may, the caller checks; it
+// also records it. Errors: ErrNotIdle, ErrTooLate for one that is stopped already.
 func (s *Service) Free(ctx context.Context, launch int64, by string) (Holding, error) {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -489,7 +498,8 @@ func (s *Service) Free(ctx context.Context, launch int64, by string) (Holding, e
 		return h, ErrTooLate
 	}
 	// It may be in use again since the last look, or that may have been long ago.
-	if h = r.holding(h.Notebook); !h.Idly() || s.gpus.of(h.PodUID).busy.After(r.looked) || s.now().Sub(r.looked) > 2*s.cfg.Every+readWithin {
+	if h = r.holding(h.Notebook); !h.Idly() || s.gpus.of(h.PodUID).busy.After(r.looked) ||
+		s.now().Sub(r.looked) > 2*s.cfg.Every+readWithin {
 		return h, ErrNotIdle
 	}
 	reason := fmt.Sprintf("It was stopped by %s: nobody had used its GPU for %s. %s", by, units.Lasting(h.Idle), homeStays)
@@ -519,7 +529,9 @@ func (s *Service) servedNow(ctx context.Context) (map[int64]string, error) {
 	}
 	served := map[int64]string{}
 	for _, r := range list {
-		served[r.ForLaunch] = fmt.Sprintf("It got the GPU of a notebook of %s that was stopped for it: nobody had used it for %s.", r.User, units.Lasting(r.Idle))
+		served[r.ForLaunch] = fmt.Sprintf("It got the GPU of a notebook of %s that was stopped for it: nobody had used "+
+			"it for %s.",
+			r.User, units.Lasting(r.Idle))
 	}
 	return served, nil
 }

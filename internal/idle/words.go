@@ -31,23 +31,27 @@ func audited(h Holding) string {
 // stopWords is what the owner of a notebook reads that was stopped.
 func stopWords(h Holding) string {
 	if h.Cause == CauseAge {
-		return fmt.Sprintf("It was stopped: it had run for %s, which is as long as a notebook may run here. %s", units.Lasting(h.Policy.MaxAge), homeStays)
+		return fmt.Sprintf("It was stopped: it had run for %s, which is as long as a notebook may run here. %s",
+			units.Lasting(h.Policy.MaxAge), homeStays)
 	}
 	if h.Forgotten {
 		waited := ""
 		if h.WantedBy != "" {
 			waited = fmt.Sprintf(", and %s was waiting for a GPU", h.WantedBy)
 		}
-		return fmt.Sprintf("It was stopped: its turn had come, nobody opened it for %s%s. Start it again to stand in line anew.", units.Lasting(h.Idle), waited)
+		return fmt.Sprintf("It was stopped: its turn had come, nobody opened it for %s%s. Start it again to stand in "+
+			"line anew.",
+			units.Lasting(h.Idle), waited)
 	}
 	if h.WantedBy == "" {
 		return fmt.Sprintf("It was stopped: nobody had used its GPU for %s. %s", units.Lasting(h.Idle), homeStays)
 	}
-	return fmt.Sprintf("It was stopped: nobody had used its GPU for %s, and %s was waiting for one. %s", units.Lasting(h.Idle), h.WantedBy, homeStays)
+	return fmt.Sprintf("It was stopped: nobody had used its GPU for %s, and %s was waiting for one. %s",
+		units.Lasting(h.Idle), h.WantedBy, homeStays)
 }
 
-// Notice is what the owner of a warned notebook reads, "" for one that is not. The end stands in it as a time of the day;
-// whoever can shows a countdown beside it.
+// Notice is what the owner of a warned notebook reads, "" for one that is not. The end stands in it as a time of the
+// day; whoever can shows a countdown beside it.
 func (h Holding) Notice() string {
 	if h.State != Warned {
 		return ""
@@ -59,7 +63,8 @@ func (h Holding) Notice() string {
 	}
 	const stays = "Files in the home folder stay."
 	if h.Cause == CauseAge {
-		text := fmt.Sprintf("Your notebook “%s” has run for %s, which is as long as one may run here. Save your work: it is stopped at %s", h.Title, units.Lasting(h.Policy.MaxAge), end)
+		text := fmt.Sprintf("Your notebook “%s” has run for %s, which is as long as one may run here. Save your work: it "+
+			"is stopped at %s", h.Title, units.Lasting(h.Policy.MaxAge), end)
 		if h.MayExtend() {
 			text += " unless you say that you still need it"
 		}
@@ -74,13 +79,15 @@ func (h Holding) Notice() string {
 		if !h.MayExtend() {
 			unless = "unless you open it"
 		}
-		return fmt.Sprintf("It is your turn: your notebook “%s” has been ready for %s, nobody has opened it%s. It is stopped at %s %s.", h.Title, units.Lasting(h.Idle), waits, end, unless)
+		return fmt.Sprintf("It is your turn: your notebook “%s” has been ready for %s, nobody has opened it%s. It is "+
+			"stopped at %s %s.", h.Title, units.Lasting(h.Idle), waits, end, unless)
 	}
 	waits := ""
 	if h.WantedBy != "" {
 		waits = fmt.Sprintf(", and %s waits for one", h.WantedBy)
 	}
-	return fmt.Sprintf("Nobody has used the GPU of your notebook “%s” for %s%s. It is stopped at %s %s. %s", h.Title, units.Lasting(h.Idle), waits, end, unless, stays)
+	return fmt.Sprintf("Nobody has used the GPU of your notebook “%s” for %s%s. It is stopped at %s %s. %s", h.Title,
+		units.Lasting(h.Idle), waits, end, unless, stays)
 }
 
 // Brief is Notice in JupyterLab, which cuts messages off after 140 characters. A
@@ -90,7 +97,8 @@ func (h Holding) Brief() string {
 		return ""
 	}
 	if h.Cause == CauseAge {
-		return fmt.Sprintf("Your notebook “%s” has run for %s, as long as one may here. Save your work.", h.Title, units.Lasting(h.Policy.MaxAge))
+		return fmt.Sprintf("Your notebook “%s” has run for %s, as long as one may here. Save your work.", h.Title,
+			units.Lasting(h.Policy.MaxAge))
 	}
 	text := fmt.Sprintf("Nobody has used the GPU of “%s” for %s", h.Title, units.Lasting(h.Idle))
 	if h.WantedBy != "" {
@@ -112,20 +120,23 @@ func (h Holding) Kept() string {
 	case left > 1:
 		more = fmt.Sprintf("It can be kept %d times more after that", left)
 	}
-	return fmt.Sprintf("Your notebook “%s” is yours until %s at least. %s.", h.Title, h.Until.Local().Format("15:04:05"), more)
+	return fmt.Sprintf("Your notebook “%s” is yours until %s at least. %s.", h.Title, h.Until.Local().Format("15:04:05"),
+		more)
 }
 
-// Note is what else the owner of a launch should know of it, "" for nothing: that a GPU is about to be free for it, or why
-// it was its turn.
+// Note is what else the owner of a launch should know of it, "" for nothing: that a GPU is about to be free for it, or
+// why it was its turn.
 func (s *Service) Note(launch int64) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.holdings {
 		if h.State == Warned && h.WantedLaunch == launch && h.Forgotten {
-			return fmt.Sprintf("It was the turn of %s, who has not opened the notebook: unless that changes, the GPU is yours soon after %s.", h.Handle, h.Ends.Local().Format("15:04:05"))
+			return fmt.Sprintf("It was the turn of %s, who has not opened the notebook: unless that changes, the GPU is "+
+				"yours soon after %s.", h.Handle, h.Ends.Local().Format("15:04:05"))
 		}
 		if h.State == Warned && h.WantedLaunch == launch {
-			return fmt.Sprintf("%s has not used a GPU for %s and was asked: unless it is still needed, it is yours soon after %s.", h.Handle, units.Lasting(h.Idle), h.Ends.Local().Format("15:04:05"))
+			return fmt.Sprintf("%s has not used a GPU for %s and was asked: unless it is still needed, it is yours soon "+
+				"after %s.", h.Handle, units.Lasting(h.Idle), h.Ends.Local().Format("15:04:05"))
 		}
 	}
 	return s.served[launch]

@@ -64,7 +64,9 @@ func passOn(file string, at int64, identifier string) int64 {
 		case err == nil, errors.Is(err, bufio.ErrBufferFull):
 			at += int64(len(line))
 			if text := strings.TrimRight(string(line), "\r\n"); text != "" {
-				_ = journal.Send(text, levelOf(text), map[string]string{"SYSLOG_IDENTIFIER": identifier, ComponentField: identifier})
+				_ = journal.Send(text, levelOf(text), map[string]string{
+					"SYSLOG_IDENTIFIER": identifier, ComponentField: identifier,
+				})
 			}
 		default:
 			return at // the rest of a line comes later

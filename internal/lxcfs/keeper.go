@@ -57,7 +57,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// End removes LXCFS's files from all containers and ends LXCFS: before gpulab goes, or a version that does not know LXCFS.
+// End removes LXCFS's files from all containers and ends LXCFS: before gpulab goes, or a version that does not know
+// LXCFS.
 func (k *Keeper) End() error { return errors.Join(k.show(""), stop(k.mount())) }
 
 // say logs a fault, and the same one again after ten minutes at the earliest.
@@ -199,7 +200,8 @@ func (k *Keeper) showIn(pid int, dev string) (done bool, err error) {
 			if has[file] {
 				continue
 			}
-			tree, err := unix.OpenTree(unix.AT_FDCWD, filepath.Join(k.mount(), file), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+			tree, err := unix.OpenTree(unix.AT_FDCWD, filepath.Join(k.mount(), file),
+				unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 			if errors.Is(err, unix.ENOENT) {
 				continue // this LXCFS has no such file
 			}

@@ -63,8 +63,8 @@ func Mounted() bool {
 	return err == nil && dev != ""
 }
 
-// device is the device number of the LXCFS that is mounted at a folder, "" for none. It does not ask LXCFS, so it returns
-// even when LXCFS hangs.
+// device is the device number of the LXCFS that is mounted at a folder, "" for none. It does not ask LXCFS, so it
+// returns even when LXCFS hangs.
 func device(dir string) (string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	if err != nil || len(mounts) == 0 || mounts[0].FSType != filesystem {
@@ -139,8 +139,8 @@ func arguments(path string) []string {
 	return strings.Split(strings.TrimRight(string(command), "\x00"), "\x00")
 }
 
-// unmount removes what is mounted at a folder, even if its file system has ended or hangs. Programs that wait for it get
-// an error.
+// unmount removes what is mounted at a folder, even if its file system has ended or hangs. Programs that wait for it
+// get an error.
 func unmount(dir string) error {
 	for {
 		if dev, err := device(dir); err != nil || dev == "" {

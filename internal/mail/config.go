@@ -64,8 +64,8 @@ func (c Config) port() int {
 // Where is the server as people write it.
 func (c Config) Where() string { return net.JoinHostPort(c.Server, strconv.Itoa(c.port())) }
 
-// Check says what is wrong with the configuration, in sentences that begin with the key. Whether the server takes mails,
-// Test says.
+// Check says what is wrong with the configuration, in sentences that begin with the key. Whether the server takes
+// mails, Test says.
 func (c Config) Check() error {
 	if !c.On() {
 		if c != (Config{}) {
@@ -73,8 +73,10 @@ func (c Config) Check() error {
 		}
 		return nil
 	}
-	if c.Server != strings.TrimSpace(c.Server) || strings.ContainsAny(c.Server, " /@[]") || strings.Contains(c.Server, ":") && net.ParseIP(c.Server) == nil {
-		return fmt.Errorf("mail.server is %q; it is a name or an address alone, such as smtp.example.org, and its port stands in mail.port", c.Server)
+	if c.Server != strings.TrimSpace(c.Server) || strings.ContainsAny(c.Server, " /@[]") ||
+		strings.Contains(c.Server, ":") && net.ParseIP(c.Server) == nil {
+		return fmt.Errorf("mail.server is %q; it is a name or an address alone, such as smtp.example.org, and its port "+
+			"stands in mail.port", c.Server)
 	}
 	if c.Port < 0 || c.Port > 65535 {
 		return fmt.Errorf("mail.port is %d, but ports go from 1 to 65535", c.Port)
@@ -83,10 +85,12 @@ func (c Config) Check() error {
 	case StartTLS, TLS:
 	case None:
 		if !loopback(c.Server) {
-			return fmt.Errorf("mail.security is none, but %s is another machine, and whoever is on the way could read the links in mails; write starttls or tls (none is for a server on this machine)", c.Server)
+			return fmt.Errorf("mail.security is none, but %s is another machine, and whoever is on the way could read the "+
+				"links in mails; write starttls or tls (none is for a server on this machine)", c.Server)
 		}
 		if c.User != "" {
-			return errors.New("mail.security is none, but mail.user signs in with a password, which would be sent in the clear; write starttls or tls, or leave user out")
+			return errors.New("mail.security is none, but mail.user signs in with a password, which would be sent in the " +
+				"clear; write starttls or tls, or leave user out")
 		}
 	default:
 		return fmt.Errorf("mail.security is %q; it may be starttls, tls or none", c.Security)
@@ -94,14 +98,16 @@ func (c Config) Check() error {
 	if c.From == "" {
 		return errors.New("mail.from is missing; it is whom mails are from, such as lab@example.org")
 	}
-	if from, err := mail.ParseAddress(c.From); err != nil || CheckAddress(from.Address) != nil || strings.ContainsAny(c.From, "\r\n") {
+	if from, err := mail.ParseAddress(c.From); err != nil || CheckAddress(from.Address) != nil ||
+		strings.ContainsAny(c.From, "\r\n") {
 		return fmt.Errorf("mail.from is %q; write it like lab@example.org or Vision lab <lab@example.org>", c.From)
 	}
 	if c.User != "" && c.PasswordFile == "" {
 		return errors.New("mail.passwordFile is missing; it is the full path of a file with the password of mail.user")
 	}
 	if c.User == "" && c.PasswordFile != "" {
-		return errors.New("mail.user is missing, but there is a passwordFile; name who signs in at the mail server, or leave passwordFile out")
+		return errors.New("mail.user is missing, but there is a passwordFile; name who signs in at the mail server, or " +
+			"leave passwordFile out")
 	}
 	for key, file := range map[string]string{"passwordFile": c.PasswordFile, "caFile": c.CAFile} {
 		if file != "" && !filepath.IsAbs(file) {

@@ -47,16 +47,26 @@ type Rule struct {
 }
 
 var rules = []Rule{
-	{Kind: Turn, What: "A notebook that waited for a GPU has started", many: "%d notebooks that waited have started", page: "/", quiet: time.Hour, hourly: 6},
-	{Kind: Jobs, What: "A job has ended that took five minutes or longer; what its --mail-type asks for comes in any case", many: "News of %d jobs", page: "/jobs", quiet: time.Hour, hourly: 6},
-	{Kind: Stop, What: "A notebook is about to be stopped: nobody uses its GPU, it gets too old, or a quota is used up", many: "%d notebooks are about to be stopped", page: "/", quiet: 10 * time.Minute, hourly: 12},
-	{Kind: Quota, What: "GPU hours are nearly used up", many: "%d quotas are nearly used up", page: "/use", quiet: 24 * time.Hour, hourly: 2},
-	{Kind: Home, What: "Your home is nearly full", many: "Your home is nearly full (%d notices)", page: "/folders", quiet: 24 * time.Hour, hourly: 2},
-	{Kind: Requests, What: "Somebody asks for an account", Admins: true, many: "%d people ask for an account", page: "/requests", quiet: time.Hour, hourly: 4},
-	{Kind: Disk, What: "A disk of the lab gets full", Admins: true, many: "%d disks of the lab get full", page: "/status", quiet: 6 * time.Hour, hourly: 4},
-	{Kind: Machines, What: "A machine is not heard of", Admins: true, many: "%d machines are not heard of", page: "/machines", quiet: time.Hour, hourly: 4},
-	{Kind: GPUs, What: "A GPU is faulty", Admins: true, many: "%d GPUs are faulty", page: "/gpus", quiet: 24 * time.Hour, hourly: 4},
-	{Kind: SignIn, What: "An identity provider does not send a person's groups", Admins: true, many: "The groups of %d people are missing", page: "/users", quiet: 24 * time.Hour, hourly: 2},
+	{Kind: Turn, What: "A notebook that waited for a GPU has started", many: "%d notebooks that waited have started",
+		page: "/", quiet: time.Hour, hourly: 6},
+	{Kind: Jobs, What: "A job has ended that took five minutes or longer; what its --mail-type asks for comes in any case",
+		many: "News of %d jobs", page: "/jobs", quiet: time.Hour, hourly: 6},
+	{Kind: Stop, What: "A notebook is about to be stopped: nobody uses its GPU, it gets too old, or a quota is used up",
+		many: "%d notebooks are about to be stopped", page: "/", quiet: 10 * time.Minute, hourly: 12},
+	{Kind: Quota, What: "GPU hours are nearly used up", many: "%d quotas are nearly used up", page: "/use",
+		quiet: 24 * time.Hour, hourly: 2},
+	{Kind: Home, What: "Your home is nearly full", many: "Your home is nearly full (%d notices)", page: "/folders",
+		quiet: 24 * time.Hour, hourly: 2},
+	{Kind: Requests, What: "Somebody asks for an account", Admins: true, many: "%d people ask for an account",
+		page: "/requests", quiet: time.Hour, hourly: 4},
+	{Kind: Disk, What: "A disk of the lab gets full", Admins: true, many: "%d disks of the lab get full", page: "/status",
+		quiet: 6 * time.Hour, hourly: 4},
+	{Kind: Machines, What: "A machine is not heard of", Admins: true, many: "%d machines are not heard of",
+		page: "/machines", quiet: time.Hour, hourly: 4},
+	{Kind: GPUs, What: "A GPU is faulty", Admins: true, many: "%d GPUs are faulty", page: "/gpus", quiet: 24 * time.Hour,
+		hourly: 4},
+	{Kind: SignIn, What: "An identity provider does not send a person's groups", Admins: true,
+		many: "The groups of %d people are missing", page: "/users", quiet: 24 * time.Hour, hourly: 2},
 }
 
 func ruleOf(k Kind) (Rule, bool) {

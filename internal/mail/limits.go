@@ -12,8 +12,8 @@ type asker interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// How many mails somebody can make the lab write to addresses of their choice, and how many come to one address. They are
-// counted in the outbox, so a restart forgives nothing.
+// How many mails somebody can make the lab write to addresses of their choice, and how many come to one address. They
+// are counted in the outbox, so a restart forgives nothing.
 const (
 	askedPerHour = 60  // by one person
 	askedPerDay  = 300 // by one person
@@ -36,12 +36,14 @@ func (s *Service) mayAsk(ctx context.Context, db asker, by string, addresses []s
 			return err
 		}
 		if n+len(addresses) > l.most {
-			return refuse(ErrLimit, "The lab writes to at most %d addresses %s for one person, and has written to %d for you. Try again later, or send the link yourself.", l.most, l.words, n)
+			return refuse(ErrLimit, "The lab writes to at most %d addresses %s for one person, and has written to %d for "+
+				"you. Try again later, or send the link yourself.", l.most, l.words, n)
 		}
 	}
 	for _, address := range addresses {
 		// A mailbox is the same in capital letters.
-		n, err := s.count(ctx, db, "lower(address) = lower(?) AND asked_by <> '' AND created_at > ?", address, s.now().Add(-time.Hour).UnixMilli())
+		n, err := s.count(ctx, db, "lower(address) = lower(?) AND asked_by <> '' AND created_at > ?", address,
+			s.now().Add(-time.Hour).UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -60,11 +62,13 @@ func (s *Service) mayAsk(ctx context.Context, db asker, by string, addresses []s
 
 // mayNotify tells whether one more notice of a kind may go to somebody now.
 func (s *Service) mayNotify(ctx context.Context, db asker, user int64, address string, r Rule) (bool, error) {
-	n, err := s.count(ctx, db, "user_id = ? AND kind = ? AND created_at > ?", user, r.Kind, s.now().Add(-time.Hour).UnixMilli())
+	n, err := s.count(ctx, db, "user_id = ? AND kind = ? AND created_at > ?", user, r.Kind,
+		s.now().Add(-time.Hour).UnixMilli())
 	if err != nil || n >= r.hourly {
 		return false, err
 	}
-	n, err = s.count(ctx, db, "lower(address) = lower(?) AND asked_by = '' AND created_at > ?", address, s.now().Add(-24*time.Hour).UnixMilli())
+	n, err = s.count(ctx, db, "lower(address) = lower(?) AND asked_by = '' AND created_at > ?", address,
+		s.now().Add(-24*time.Hour).UnixMilli())
 	return n < noticesADay, err
 }
 

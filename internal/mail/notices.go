@@ -34,7 +34,8 @@ type Source struct {
 }
 
 const (
-	// Window is how long something that happened is told of afterwards, such as what happened while gpulab was not running.
+	// Window is how long something that happened is told of afterwards, such as what happened while gpulab was not
+	// running.
 	Window = 6 * time.Hour
 	// sinceSetting is since when the lab has a mail server: what happened before, nobody is told of.
 	sinceSetting = "mail.since"
@@ -76,7 +77,8 @@ func (s *Service) Watch(ctx context.Context, every time.Duration, sources ...Sou
 	}
 }
 
-// Look asks each source once, and writes to whoever wants to know and was not told. A source that fails leaves the others.
+// Look asks each source once, and writes to whoever wants to know and was not told. A source that fails leaves the
+// others.
 func (s *Service) Look(ctx context.Context, sources ...Source) error {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -151,7 +153,8 @@ func (s *Service) known(ctx context.Context) (map[told]Kind, error) {
 }
 
 // tell writes to everybody whom a source has something new for, one mail each and kind, and forgets what is over.
-func (s *Service) tell(ctx context.Context, source Source, list []Notice, everybody []users.User, known map[told]Kind, declined map[choice]bool) error {
+func (s *Service) tell(ctx context.Context, source Source, list []Notice, everybody []users.User, known map[told]Kind,
+	declined map[choice]bool) error {
 	holds := map[told]bool{}
 	var errs []error
 	for i := range everybody {
@@ -189,8 +192,8 @@ func (s *Service) tell(ctx context.Context, source Source, list []Notice, everyb
 	return errors.Join(append(errs, s.forget(ctx, source, known, holds))...)
 }
 
-// write notes that somebody was told, and puts the mail into the outbox where they want it and can get it. While they have
-// got many of the kind, it does neither: what is new comes together once there may be another one.
+// write notes that somebody was told, and puts the mail into the outbox where they want it and can get it. While they
+// have got many of the kind, it does neither: what is new comes together once there may be another one.
 func (s *Service) write(ctx context.Context, u users.User, rule Rule, news []Notice, wanted bool) error {
 	return s.inTx(ctx, "write to somebody", func(tx *sql.Tx) error {
 		if wanted && !u.Suspended && CheckAddress(u.Email) == nil {
@@ -203,7 +206,8 @@ func (s *Service) write(ctx context.Context, u users.User, rule Rule, news []Not
 			}
 		}
 		for _, n := range news {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO mail_told (user_id, key, kind, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+			if _, err := tx.ExecContext(ctx, "INSERT INTO mail_told (user_id, key, kind, at) VALUES (?, ?, ?, ?) ON CONFLICT "+
+				"DO NOTHING",
 				u.ID, n.Key, rule.Kind, s.now().UnixMilli()); err != nil {
 				return err
 			}
@@ -252,7 +256,8 @@ func (s *Service) forget(ctx context.Context, source Source, known map[told]Kind
 		if now.Sub(began) < rule.quiet {
 			continue
 		}
-		if _, err := s.cfg.DB.ExecContext(ctx, "DELETE FROM mail_told WHERE user_id = ? AND key = ?", t.user, t.key); err != nil {
+		if _, err := s.cfg.DB.ExecContext(ctx, "DELETE FROM mail_told WHERE user_id = ? AND key = ?", t.user,
+			t.key); err != nil {
 			return fmt.Errorf("forget what somebody was told: %w", err)
 		}
 		delete(s.over, t)

@@ -59,8 +59,10 @@ func (s *Service) put(ctx context.Context, db execer, l letter) error {
 		return err
 	}
 	now := s.now().UnixMilli()
-	_, err := db.ExecContext(ctx, `INSERT INTO mails (message_id, kind, user_id, asked_by, name, address, subject, body, state, created_at, next_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, s.newMessageID(), l.kind, sql.NullInt64{Int64: l.userID, Valid: l.userID != 0}, l.askedBy,
+	_, err := db.ExecContext(ctx, `INSERT INTO mails (message_id, kind, user_id, asked_by, name, address, subject, body,
+		state, created_at, next_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		s.newMessageID(), l.kind, sql.NullInt64{Int64: l.userID, Valid: l.userID != 0}, l.askedBy,
 		oneLine(l.name, 80), l.address, oneLine(l.subject, 200), l.body, Waiting, now, now)
 	if err != nil {
 		return fmt.Errorf("put a mail into the outbox: %w", err)
@@ -90,7 +92,9 @@ func (s *Service) due(ctx context.Context, now time.Time) ([]letter, error) {
 
 // end marks a letter as sent, or as given up for a reason. Its text goes: it may hold a link that is a secret.
 func (s *Service) end(ctx context.Context, id int64, state State, problem string) error {
-	_, err := s.cfg.DB.ExecContext(ctx, `UPDATE mails SET state = ?, problem = ?, body = '', tries = tries + 1, ended_at = ? WHERE id = ? AND state = 'waiting'`,
+	_, err := s.cfg.DB.ExecContext(ctx,
+		`UPDATE mails SET state = ?, problem = ?, body = '', tries = tries + 1, ended_at = ? WHERE id = ?
+			AND state = 'waiting'`,
 		state, problem, s.now().UnixMilli(), id)
 	if err != nil {
 		return fmt.Errorf("mark a mail as %s: %w", state, err)
@@ -100,7 +104,8 @@ func (s *Service) end(ctx context.Context, id int64, state State, problem string
 
 // later has a letter wait for its next try.
 func (s *Service) later(ctx context.Context, l letter, problem string) error {
-	_, err := s.cfg.DB.ExecContext(ctx, `UPDATE mails SET tries = tries + 1, problem = ?, next_at = ? WHERE id = ? AND state = 'waiting'`,
+	_, err := s.cfg.DB.ExecContext(ctx,
+		`UPDATE mails SET tries = tries + 1, problem = ?, next_at = ? WHERE id = ? AND state = 'waiting'`,
 		problem, s.now().Add(s.cfg.Pauses.after(l.tries+1)).UnixMilli(), l.id)
 	if err != nil {
 		return fmt.Errorf("have a mail wait: %w", err)
@@ -113,10 +118,13 @@ func (s *Service) giveUp(ctx context.Context) error {
 	now := s.now()
 	why, _ := s.Trouble()
 	words := "It was given up after " + units.Lasting(s.cfg.Pauses.GiveUp) + ". "
-	_, err := s.cfg.DB.ExecContext(ctx, `UPDATE mails SET state = 'failed', body = '', ended_at = ?, problem = ? || iif(? <> '', ?, problem)
-		WHERE state = 'waiting' AND created_at <= ?`, now.UnixMilli(), words, why, why, now.Add(-s.cfg.Pauses.GiveUp).UnixMilli())
+	_, err := s.cfg.DB.ExecContext(ctx, `UPDATE mails
+		SET state = 'failed', body = '', ended_at = ?, problem = ? || iif(? <> '', ?, problem)
+		WHERE state = 'waiting' AND created_at <= ?`,
+		now.UnixMilli(), words, why, why, now.Add(-s.cfg.Pauses.GiveUp).UnixMilli())
 	if err == nil {
-		_, err = s.cfg.DB.ExecContext(ctx, `DELETE FROM mails WHERE state = 'sent' AND ended_at < ? OR state = 'failed' AND ended_at < ?
+		_, err = s.cfg.DB.ExecContext(ctx, `DELETE FROM mails WHERE state = 'sent' AND ended_at < ? OR state = 'failed'
+			AND ended_at < ?
 			OR state <> 'waiting' AND id <= (SELECT id FROM mails ORDER BY id DESC LIMIT 1 OFFSET ?)`,
 			now.Add(-keepSent).UnixMilli(), now.Add(-keepFail).UnixMilli(), mostKept)
 	}

@@ -65,8 +65,8 @@ func (p Pauses) after(tries int) time.Duration {
 	return min(p.First<<max(tries-1, 0), p.Longest)
 }
 
-// Service keeps the outbox and sends what is in it. Its methods may be called from any goroutine; mails are sent while Run
-// runs.
+// Service keeps the outbox and sends what is in it. Its methods may be called from any goroutine; mails are sent while
+// Run runs.
 type Service struct {
 	cfg ServiceConfig
 	now func() time.Time

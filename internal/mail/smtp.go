@@ -86,7 +86,8 @@ func (c Config) trust() (*tls.Config, error) {
 		}
 		trust.RootCAs = x509.NewCertPool()
 		if !trust.RootCAs.AppendCertsFromPEM(data) {
-			return nil, fmt.Errorf("the certificates to trust for the mail server: %s holds none; they begin with -----BEGIN CERTIFICATE-----", c.CAFile)
+			return nil, fmt.Errorf("the certificates to trust for the mail server: %s holds none; they begin with -----BEGIN "+
+				"CERTIFICATE-----", c.CAFile)
 		}
 	}
 	return trust, nil
@@ -101,7 +102,9 @@ func (c Config) client(patience time.Duration, more ...gomail.Option) (*gomail.C
 	if err != nil {
 		return nil, err
 	}
-	options := []gomail.Option{gomail.WithPort(c.port()), gomail.WithTimeout(patience), gomail.WithTLSConfig(trust), gomail.WithoutNoop()}
+	options := []gomail.Option{
+		gomail.WithPort(c.port()), gomail.WithTimeout(patience), gomail.WithTLSConfig(trust), gomail.WithoutNoop(),
+	}
 	switch c.security() {
 	case TLS:
 		options = append(options, gomail.WithSSL())
@@ -112,7 +115,8 @@ func (c Config) client(patience time.Duration, more ...gomail.Option) (*gomail.C
 	}
 	if c.User != "" {
 		options = append(options, gomail.WithUsername(c.User), gomail.WithPassword(password),
-			gomail.WithOpportunisticSMTPAuth(gomail.SMTPAuthPlain, gomail.SMTPAuthLogin, gomail.SMTPAuthSCRAMSHA256, gomail.SMTPAuthCramMD5))
+			gomail.WithOpportunisticSMTPAuth(gomail.SMTPAuthPlain, gomail.SMTPAuthLogin, gomail.SMTPAuthSCRAMSHA256,
+				gomail.SMTPAuthCramMD5))
 	}
 	// A name of one word is refused by some servers as no name at all.
 	if name, err := os.Hostname(); err != nil || !strings.Contains(name, ".") {
@@ -150,7 +154,8 @@ func (l *line) send(ctx context.Context, m *gomail.Msg, err error) error {
 	switch {
 	case failed.Reason == gomail.ErrSMTPMailFrom && code >= 500:
 		// Every mail is from the same address: it is the configuration that has to change, and none is to be lost by it.
-		return &serverError{words: fmt.Sprintf("The mail server does not take mails from %s (%s). Correct mail.from, or let it send from there.", l.cfg.from().Address, said)}
+		return &serverError{words: fmt.Sprintf("The mail server does not take mails from %s (%s). Correct mail.from, or "+
+			"let it send from there.", l.cfg.from().Address, said)}
 	case code == 421 || code == 0:
 		return &serverError{words: "The mail server ended the connection (" + said + ").", within: true}
 	case code >= 500:
@@ -181,25 +186,33 @@ func (c Config) explain(err error) string {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &name):
-		return fmt.Sprintf("%s shows a certificate for another name: %s. Nothing was sent. Write the name of the certificate in mail.server.", where, oneLine(name.Error(), 200))
+		return fmt.Sprintf("%s shows a certificate for another name: %s. Nothing was sent. Write the name of the "+
+			"certificate in mail.server.", where, oneLine(name.Error(), 200))
 	case errors.As(err, &unknown):
-		return where + " shows a certificate of an authority that this machine does not know. Nothing was sent. If it is your own, name its file in mail.caFile."
+		return where + " shows a certificate of an authority that this machine does not know. Nothing was sent. If it is " +
+			"your own, name its file in mail.caFile."
 	case errors.As(err, &invalid):
-		return fmt.Sprintf("%s shows a certificate that is not valid: %s. Nothing was sent.", where, oneLine(invalid.Error(), 200))
+		return fmt.Sprintf("%s shows a certificate that is not valid: %s. Nothing was sent.", where,
+			oneLine(invalid.Error(), 200))
 	case errors.As(err, &plain):
-		return where + " does not speak TLS from the beginning. Write mail.security: starttls, or the port for tls, which is mostly 465."
+		return where + " does not speak TLS from the beginning. Write mail.security: starttls, or the port for tls, which " +
+			"is mostly 465."
 	case strings.Contains(err.Error(), "does not support STARTTLS"):
-		return where + " offers no STARTTLS, and nothing is sent unencrypted. If it speaks TLS from the beginning, write mail.security: tls."
+		return where + " offers no STARTTLS, and nothing is sent unencrypted. If it speaks TLS from the beginning, write " +
+			"mail.security: tls."
 	case strings.Contains(err.Error(), "SMTP AUTH failed"):
 		said := err.Error()
 		if errors.As(err, &answer) {
 			said = answer.Error()
 		}
-		return fmt.Sprintf("%s does not let %s in (%s). Look at mail.user and the password in %s.", where, c.User, strings.TrimRight(oneLine(said, 200), "."), c.PasswordFile)
+		return fmt.Sprintf("%s does not let %s in (%s). Look at mail.user and the password in %s.", where, c.User,
+			strings.TrimRight(oneLine(said, 200), "."), c.PasswordFile)
 	case strings.Contains(err.Error(), "AUTH"):
-		return where + " offers no way to sign in that gpulab knows. If it takes mails without, leave mail.user and mail.passwordFile out."
+		return where + " offers no way to sign in that gpulab knows. If it takes mails without, leave mail.user and " +
+			"mail.passwordFile out."
 	case errors.As(err, &dns):
-		return fmt.Sprintf("The name of the mail server, %s, is not known here (%s). Correct mail.server, or look at this machine's DNS.", c.Server, oneLine(dns.Err, 100))
+		return fmt.Sprintf("The name of the mail server, %s, is not known here (%s). Correct mail.server, or look at this "+
+			"machine's DNS.", c.Server, oneLine(dns.Err, 100))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return where + " refuses connections: nothing listens there, or a firewall is in the way."
 	case errors.As(err, &answer):

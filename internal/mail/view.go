@@ -66,9 +66,11 @@ func (s *Service) Status(ctx context.Context) (Status, error) {
 		}
 	}
 	var oldest, last sql.NullInt64
-	err := s.cfg.DB.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE state = 'waiting'), min(created_at) FILTER (WHERE state = 'waiting'),
+	err := s.cfg.DB.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE state = 'waiting'),
+		min(created_at) FILTER (WHERE state = 'waiting'),
 		count(*) FILTER (WHERE state = 'sent' AND ended_at > ?1), count(*) FILTER (WHERE state = 'failed' AND ended_at > ?1),
-		max(ended_at) FILTER (WHERE state = 'sent') FROM mails`, s.now().Add(-counted).UnixMilli()).Scan(&st.Waiting, &oldest, &st.Sent, &st.Failed, &last)
+		max(ended_at) FILTER (WHERE state = 'sent')
+		FROM mails`, s.now().Add(-counted).UnixMilli()).Scan(&st.Waiting, &oldest, &st.Sent, &st.Failed, &last)
 	if err != nil {
 		return st, fmt.Errorf("count mails: %w", err)
 	}
@@ -103,10 +105,12 @@ func (s *Service) Entries(ctx context.Context, state State, limit int) ([]Entry,
 	return list, nil
 }
 
-// Restored gives up what waits in a lab that comes back from a backup: it may have been sent since, and links in it do not
-// work any more.
+// Restored gives up what waits in a lab that comes back from a backup: it may have been sent since, and links in it do
+// not work any more.
 func Restored(ctx context.Context, db *sql.DB, now time.Time) error {
-	_, err := db.ExecContext(ctx, `UPDATE mails SET state = 'failed', body = '', problem = 'The lab was restored from a backup, in which it waited; it may have been sent before.', ended_at = ?
+	_, err := db.ExecContext(ctx, `UPDATE mails
+		SET state = 'failed', body = '', ended_at = ?,
+		problem = 'The lab was restored from a backup, in which it waited; it may have been sent before.'
 		WHERE state = 'waiting'`, now.UnixMilli())
 	if err != nil {
 		return fmt.Errorf("give up the mails of the backup: %w", err)

@@ -38,10 +38,12 @@ func (a Access) Guard(next http.Handler) http.Handler {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gpulab metrics"`)
 		w.Header().Set("Cache-Control", "no-store")
 		if sent {
-			http.Error(w, "This token is not the lab's; `sudo gpulab metrics --scrape-config` on the head says where the right one lies.", http.StatusUnauthorized)
+			http.Error(w, "This token is not the lab's; `sudo gpulab metrics --scrape-config` on the head says where the "+
+				"right one lies.", http.StatusUnauthorized)
 			return
 		}
-		http.Error(w, "Metrics need the lab's token; `sudo gpulab metrics --scrape-config` on the head prints what Prometheus needs.", http.StatusUnauthorized)
+		http.Error(w, "Metrics need the lab's token; `sudo gpulab metrics --scrape-config` on the head prints what "+
+			"Prometheus needs.", http.StatusUnauthorized)
 	})
 }
 
@@ -68,7 +70,8 @@ func Handler(collect func(*http.Request) *Lab) http.Handler {
 		var out bytes.Buffer
 		if err := Write(&out, collect(r)); err != nil {
 			slog.Error("the metrics could not be written", "err", err)
-			http.Error(w, "The metrics could not be written; `gpulab logs` on the head says why.", http.StatusInternalServerError)
+			http.Error(w, "The metrics could not be written; `gpulab logs` on the head says why.",
+				http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", ContentType)

@@ -57,51 +57,103 @@ func deviceFamilies() []family {
 		memory = asks + "; in MIG mode one series for each part"
 	)
 	return []family{
-		reading("DCGM_FI_DEV_SM_CLOCK", gauge, "MHz", "SM clock frequency (in MHz).", asks, func(g *gpu.GPU) *float64 { return g.SMClock }),
-		reading("DCGM_FI_DEV_MEM_CLOCK", gauge, "MHz", "Memory clock frequency (in MHz).", asks, func(g *gpu.GPU) *float64 { return g.MemoryClock }),
-		reading("DCGM_FI_DEV_MAX_SM_CLOCK", gauge, "MHz", "Highest SM clock frequency (in MHz).", asks, func(g *gpu.GPU) *float64 { return g.SMClockMax }),
-		reading("DCGM_FI_DEV_MAX_MEM_CLOCK", gauge, "MHz", "Highest memory clock frequency (in MHz).", asks, func(g *gpu.GPU) *float64 { return g.MemoryClockMax }),
-		reading("DCGM_FI_DEV_MEMORY_TEMP", gauge, "°C", "Memory temperature (in C).", asks, func(g *gpu.GPU) *float64 { return g.MemoryTemperature }),
-		reading("DCGM_FI_DEV_GPU_TEMP", gauge, "°C", "GPU temperature (in C).", asks, func(g *gpu.GPU) *float64 { return g.Temperature }),
-		reading("DCGM_FI_DEV_FAN_SPEED", gauge, "%", "Fan speed (in % of its full speed).", asks, func(g *gpu.GPU) *float64 { return g.Fan }),
-		reading("DCGM_FI_DEV_POWER_USAGE", gauge, "W", "Power draw (in W).", asks, func(g *gpu.GPU) *float64 { return g.Power }),
-		reading("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", gauge, "W", "Power limit in force (in W).", asks, func(g *gpu.GPU) *float64 { return g.PowerLimit }),
-		reading("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "mJ", "Total energy consumption since boot (in mJ).", asks, millijoules),
-		reading("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", gauge, "kB/s", "What the GPU sends over PCIe (in KB per second).", asks, func(g *gpu.GPU) *float64 { return per(g.PCIeSent, 1000) }),
-		reading("DCGM_FI_DEV_PCIE_RX_THROUGHPUT", gauge, "kB/s", "What the GPU receives over PCIe (in KB per second).", asks, func(g *gpu.GPU) *float64 { return per(g.PCIeReceived, 1000) }),
-		reading("DCGM_FI_DEV_PCIE_LINK_GEN", gauge, "generation", "PCIe generation of the link at this moment.", asks, func(g *gpu.GPU) *float64 { return g.PCIeGeneration }),
-		reading("DCGM_FI_DEV_PCIE_LINK_WIDTH", gauge, "lanes", "PCIe lanes of the link at this moment.", asks, func(g *gpu.GPU) *float64 { return g.PCIeWidth }),
-		reading("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", gauge, "generation", "PCIe generation that card and slot allow.", asks, func(g *gpu.GPU) *float64 { return g.PCIeGenerationMax }),
-		reading("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", gauge, "lanes", "PCIe lanes that card and slot allow.", asks, func(g *gpu.GPU) *float64 { return g.PCIeWidthMax }),
-		reading("DCGM_FI_DEV_GPU_UTIL", gauge, "%", "GPU utilization (in %).", asks, func(g *gpu.GPU) *float64 { return g.Utilization }),
-		reading("DCGM_FI_DEV_MEM_COPY_UTIL", gauge, "%", "Memory utilization (in %).", asks, func(g *gpu.GPU) *float64 { return g.MemoryUtilization }),
-		reading("DCGM_FI_DEV_ENC_UTIL", gauge, "%", "Encoder utilization (in %).", asks, func(g *gpu.GPU) *float64 { return g.Encoder }),
-		reading("DCGM_FI_DEV_DEC_UTIL", gauge, "%", "Decoder utilization (in %).", asks, func(g *gpu.GPU) *float64 { return g.Decoder }),
-		reading("DCGM_FI_DEV_XID_ERRORS", gauge, "XID", "Value of the last XID error encountered.", asks+"; 0 as long as there was none since the probe started", lastXID),
+		reading("DCGM_FI_DEV_SM_CLOCK", gauge, "MHz", "SM clock frequency (in MHz).", asks, func(g *gpu.GPU) *float64 {
+			return g.SMClock
+		}),
+		reading("DCGM_FI_DEV_MEM_CLOCK", gauge, "MHz", "Memory clock frequency (in MHz).", asks, func(g *gpu.GPU) *float64 {
+			return g.MemoryClock
+		}),
+		reading("DCGM_FI_DEV_MAX_SM_CLOCK", gauge, "MHz", "Highest SM clock frequency (in MHz).", asks,
+			func(g *gpu.GPU) *float64 { return g.SMClockMax }),
+		reading("DCGM_FI_DEV_MAX_MEM_CLOCK", gauge, "MHz", "Highest memory clock frequency (in MHz).", asks,
+			func(g *gpu.GPU) *float64 { return g.MemoryClockMax }),
+		reading("DCGM_FI_DEV_MEMORY_TEMP", gauge, "°C", "Memory temperature (in C).", asks, func(g *gpu.GPU) *float64 {
+			return g.MemoryTemperature
+		}),
+		reading("DCGM_FI_DEV_GPU_TEMP", gauge, "°C", "GPU temperature (in C).", asks, func(g *gpu.GPU) *float64 {
+			return g.Temperature
+		}),
+		reading("DCGM_FI_DEV_FAN_SPEED", gauge, "%", "Fan speed (in % of its full speed).", asks, func(g *gpu.GPU) *float64 {
+			return g.Fan
+		}),
+		reading("DCGM_FI_DEV_POWER_USAGE", gauge, "W", "Power draw (in W).", asks, func(g *gpu.GPU) *float64 {
+			return g.Power
+		}),
+		reading("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", gauge, "W", "Power limit in force (in W).", asks,
+			func(g *gpu.GPU) *float64 { return g.PowerLimit }),
+		reading("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "mJ", "Total energy consumption since boot (in mJ).", asks,
+			millijoules),
+		reading("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", gauge, "kB/s", "What the GPU sends over PCIe (in KB per second).", asks,
+			func(g *gpu.GPU) *float64 { return per(g.PCIeSent, 1000) }),
+		reading("DCGM_FI_DEV_PCIE_RX_THROUGHPUT", gauge, "kB/s", "What the GPU receives over PCIe (in KB per second).", asks,
+			func(g *gpu.GPU) *float64 { return per(g.PCIeReceived, 1000) }),
+		reading("DCGM_FI_DEV_PCIE_LINK_GEN", gauge, "generation", "PCIe generation of the link at this moment.", asks,
+			func(g *gpu.GPU) *float64 { return g.PCIeGeneration }),
+		reading("DCGM_FI_DEV_PCIE_LINK_WIDTH", gauge, "lanes", "PCIe lanes of the link at this moment.", asks,
+			func(g *gpu.GPU) *float64 { return g.PCIeWidth }),
+		reading("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", gauge, "generation", "PCIe generation that card and slot allow.", asks,
+			func(g *gpu.GPU) *float64 { return g.PCIeGenerationMax }),
+		reading("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", gauge, "lanes", "PCIe lanes that card and slot allow.", asks,
+			func(g *gpu.GPU) *float64 { return g.PCIeWidthMax }),
+		reading("DCGM_FI_DEV_GPU_UTIL", gauge, "%", "GPU utilization (in %).", asks, func(g *gpu.GPU) *float64 {
+			return g.Utilization
+		}),
+		reading("DCGM_FI_DEV_MEM_COPY_UTIL", gauge, "%", "Memory utilization (in %).", asks, func(g *gpu.GPU) *float64 {
+			return g.MemoryUtilization
+		}),
+		reading("DCGM_FI_DEV_ENC_UTIL", gauge, "%", "Encoder utilization (in %).", asks, func(g *gpu.GPU) *float64 {
+			return g.Encoder
+		}),
+		reading("DCGM_FI_DEV_DEC_UTIL", gauge, "%", "Decoder utilization (in %).", asks, func(g *gpu.GPU) *float64 {
+			return g.Decoder
+		}),
+		reading("DCGM_FI_DEV_XID_ERRORS", gauge, "XID", "Value of the last XID error encountered.",
+			asks+"; 0 as long as there was none since the probe started", lastXID),
 		parted("DCGM_FI_DEV_FB_TOTAL", "Frame buffer memory (in MiB).", memory,
-			func(g *gpu.GPU) *float64 { return mebibytes(g.MemoryTotal) }, func(i gpu.Instance) *float64 { return mebibytes(i.MemoryTotal) }),
+			func(g *gpu.GPU) *float64 {
+				return mebibytes(g.MemoryTotal)
+			}, func(i gpu.Instance) *float64 { return mebibytes(i.MemoryTotal) }),
 		parted("DCGM_FI_DEV_FB_FREE", "Frame buffer memory free (in MiB).", memory,
-			func(g *gpu.GPU) *float64 { return free(g.MemoryUsed, g.MemoryTotal) }, func(i gpu.Instance) *float64 { return free(i.MemoryUsed, i.MemoryTotal) }),
+			func(g *gpu.GPU) *float64 {
+				return free(g.MemoryUsed, g.MemoryTotal)
+			}, func(i gpu.Instance) *float64 { return free(i.MemoryUsed, i.MemoryTotal) }),
 		parted("DCGM_FI_DEV_FB_USED", "Frame buffer memory used (in MiB).", memory,
-			func(g *gpu.GPU) *float64 { return mebibytes(g.MemoryUsed) }, func(i gpu.Instance) *float64 { return mebibytes(i.MemoryUsed) }),
-		reading("DCGM_FI_DEV_ECC_CURRENT", gauge, "0 or 1", "Whether memory errors are found and mended.", asks, func(g *gpu.GPU) *float64 { return yes(g.ECC) }),
-		reading("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", counter, "errors", "Total number of single-bit volatile ECC errors.", asks, func(g *gpu.GPU) *float64 { return whole(g.Health.ECCCorrected) }),
-		reading("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", counter, "errors", "Total number of double-bit volatile ECC errors.", asks, func(g *gpu.GPU) *float64 { return whole(g.Health.ECCUncorrected) }),
-		reading("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", counter, "rows", "Number of remapped rows for uncorrectable errors.", asks, func(g *gpu.GPU) *float64 { return whole(g.Health.RemappedUncorrectable) }),
-		reading("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", counter, "rows", "Number of remapped rows for correctable errors.", asks, func(g *gpu.GPU) *float64 { return whole(g.Health.RemappedCorrectable) }),
-		reading("DCGM_FI_DEV_ROW_REMAP_FAILURE", gauge, "0 or 1", "Whether remapping of rows has failed.", asks, func(g *gpu.GPU) *float64 {
-			return ifKnown(g.Health.RemappedUncorrectable, g.Health.RemapFailed)
-		}),
-		reading("DCGM_FI_DEV_ROW_REMAP_PENDING", gauge, "0 or 1", "Whether rows are remapped at the next reset.", asks, func(g *gpu.GPU) *float64 {
-			return ifKnown(g.Health.RemappedUncorrectable, g.Health.RemapPending)
-		}),
-		reading("DCGM_FI_DEV_RETIRED_PENDING", gauge, "0 or 1", "Whether pages are retired at the next reset.", asks, func(g *gpu.GPU) *float64 {
-			return ifKnown(g.Health.RetiredPages, g.Health.RetirePending)
-		}),
-		reading("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", gauge, "bits", "What keeps the clocks down, in the bits of NVIDIA's library.", asks+"; see gpulab_gpu_throttled", throttleBits),
-		reading("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", gauge, "action", "What the driver asks for: 1 reset, 2 reboot, 3 drain, 4 drain and reset, 6 bus reset.", asks+"; absent where it asks for nothing", recovery),
-		reading("DCGM_FI_DEV_PERSISTENCE_MODE", gauge, "0 or 1", "Whether the driver keeps an unused card ready.", asks, func(g *gpu.GPU) *float64 { return yes(g.Persistence) }),
-		reading("DCGM_FI_DEV_MIG_MODE", gauge, "0 or 1", "Whether the GPU is split into parts.", asks, func(g *gpu.GPU) *float64 { return yes(&g.MIG) }),
+			func(g *gpu.GPU) *float64 {
+				return mebibytes(g.MemoryUsed)
+			}, func(i gpu.Instance) *float64 { return mebibytes(i.MemoryUsed) }),
+		reading("DCGM_FI_DEV_ECC_CURRENT", gauge, "0 or 1", "Whether memory errors are found and mended.", asks,
+			func(g *gpu.GPU) *float64 { return yes(g.ECC) }),
+		reading("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", counter, "errors", "Total number of single-bit volatile ECC errors.", asks,
+			func(g *gpu.GPU) *float64 { return whole(g.Health.ECCCorrected) }),
+		reading("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", counter, "errors", "Total number of double-bit volatile ECC errors.", asks,
+			func(g *gpu.GPU) *float64 { return whole(g.Health.ECCUncorrected) }),
+		reading("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", counter, "rows",
+			"Number of remapped rows for uncorrectable errors.", asks, func(g *gpu.GPU) *float64 {
+				return whole(g.Health.RemappedUncorrectable)
+			}),
+		reading("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", counter, "rows", "Number of remapped rows for correctable errors.",
+			asks, func(g *gpu.GPU) *float64 { return whole(g.Health.RemappedCorrectable) }),
+		reading("DCGM_FI_DEV_ROW_REMAP_FAILURE", gauge, "0 or 1", "Whether remapping of rows has failed.", asks,
+			func(g *gpu.GPU) *float64 {
+				return ifKnown(g.Health.RemappedUncorrectable, g.Health.RemapFailed)
+			}),
+		reading("DCGM_FI_DEV_ROW_REMAP_PENDING", gauge, "0 or 1", "Whether rows are remapped at the next reset.", asks,
+			func(g *gpu.GPU) *float64 {
+				return ifKnown(g.Health.RemappedUncorrectable, g.Health.RemapPending)
+			}),
+		reading("DCGM_FI_DEV_RETIRED_PENDING", gauge, "0 or 1", "Whether pages are retired at the next reset.", asks,
+			func(g *gpu.GPU) *float64 {
+				return ifKnown(g.Health.RetiredPages, g.Health.RetirePending)
+			}),
+		reading("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", gauge, "bits",
+			"What keeps the clocks down, in the bits of NVIDIA's library.", asks+"; see gpulab_gpu_throttled", throttleBits),
+		reading("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", gauge, "action",
+			"What the driver asks for: 1 reset, 2 reboot, 3 drain, 4 drain and reset, 6 bus reset.",
+			asks+"; absent where it asks for nothing", recovery),
+		reading("DCGM_FI_DEV_PERSISTENCE_MODE", gauge, "0 or 1", "Whether the driver keeps an unused card ready.", asks,
+			func(g *gpu.GPU) *float64 { return yes(g.Persistence) }),
+		reading("DCGM_FI_DEV_MIG_MODE", gauge, "0 or 1", "Whether the GPU is split into parts.", asks,
+			func(g *gpu.GPU) *float64 { return yes(&g.MIG) }),
 	}
 }
 
@@ -197,7 +249,8 @@ func throttleBits(g *gpu.GPU) *float64 {
 // recovery is NVIDIA's number of what the driver asks for.
 func recovery(g *gpu.GPU) *float64 {
 	number := map[string]float64{
-		gpu.RecoveryReset: 1, gpu.RecoveryReboot: 2, gpu.RecoveryDrain: 3, gpu.RecoveryDrainAndReset: 4, gpu.RecoveryBusReset: 6,
+		gpu.RecoveryReset: 1, gpu.RecoveryReboot: 2, gpu.RecoveryDrain: 3, gpu.RecoveryDrainAndReset: 4,
+		gpu.RecoveryBusReset: 6,
 	}[g.Health.Recovery]
 	if number == 0 {
 		if _, err := fmt.Sscanf(g.Health.Recovery, "action %v", &number); err != nil {

@@ -25,7 +25,8 @@ func labFamilies() []family {
 			},
 		},
 		{
-			name: "gpulab_sample_age_seconds", kind: gauge, unit: "s", help: "How old the latest readings of the machine's GPUs are.",
+			name: "gpulab_sample_age_seconds", kind: gauge, unit: "s",
+			help:   "How old the latest readings of the machine's GPUs are.",
 			labels: []string{"Hostname"}, source: "the GPU probe",
 			series: func(v *view, emit emit) {
 				for _, s := range v.Snapshots {
@@ -46,19 +47,24 @@ func labFamilies() []family {
 		},
 		{
 			name: "gpulab_gpu_info", kind: gauge, unit: "1", help: "What the GPU and its driver are.",
-			labels: slices.Concat(nameLabels, []string{"driver_version", "cuda_version", "compute_capability"}), source: "NVIDIA's library",
+			labels: slices.Concat(nameLabels, []string{"driver_version", "cuda_version", "compute_capability"}),
+			source: "NVIDIA's library",
 			series: func(v *view, emit emit) {
 				for _, d := range v.gpus {
 					if d.fresh {
-						emit(and(d.names, "driver_version", d.node.DriverVersion, "cuda_version", d.node.CUDAVersion, "compute_capability", d.ComputeCapability), 1)
+						emit(and(d.names, "driver_version", d.node.DriverVersion, "cuda_version", d.node.CUDAVersion,
+							"compute_capability", d.ComputeCapability), 1)
 					}
 				}
 			},
 		},
-		reading("gpulab_gpu_asleep", gauge, "0 or 1", "1 while the card has powered itself down and is not asked for more.", "the kernel", func(g *gpu.GPU) *float64 { return yes(&g.Asleep) }),
-		reading("gpulab_gpu_retired_pages_total", counter, "pages", "Pages of memory that are not used any more.", "NVIDIA's library", func(g *gpu.GPU) *float64 { return whole(g.Health.RetiredPages) }),
+		reading("gpulab_gpu_asleep", gauge, "0 or 1", "1 while the card has powered itself down and is not asked for more.",
+			"the kernel", func(g *gpu.GPU) *float64 { return yes(&g.Asleep) }),
+		reading("gpulab_gpu_retired_pages_total", counter, "pages", "Pages of memory that are not used any more.",
+			"NVIDIA's library", func(g *gpu.GPU) *float64 { return whole(g.Health.RetiredPages) }),
 		{
-			name: "gpulab_gpu_throttled", kind: gauge, unit: "0 or 1", help: "1 for each reason that keeps the GPU's clocks down.",
+			name: "gpulab_gpu_throttled", kind: gauge, unit: "0 or 1",
+			help:   "1 for each reason that keeps the GPU's clocks down.",
 			labels: append(slices.Clone(nameLabels), "reason"), source: "NVIDIA's library",
 			series: func(v *view, emit emit) {
 				for _, d := range v.gpus {
@@ -71,7 +77,8 @@ func labFamilies() []family {
 			},
 		},
 		{
-			name: "gpulab_gpu_holders", kind: gauge, unit: "pods", help: "How many pods hold the GPU, used or not; 0 is a free one.",
+			name: "gpulab_gpu_holders", kind: gauge, unit: "pods", help: "How many pods hold the GPU, used or not; 0 is a " +
+				"free one.",
 			labels: nameLabels, source: "the kubelet",
 			series: func(v *view, emit emit) {
 				for _, d := range v.gpus {
@@ -81,12 +88,14 @@ func labFamilies() []family {
 				}
 			},
 		},
-		reading("gpulab_gpu_withheld", gauge, "0 or 1", "1 while no new pod gets the GPU.", "gpulab", func(g *gpu.GPU) *float64 {
-			withheld := g.Withheld != ""
-			return yes(&withheld)
-		}),
+		reading("gpulab_gpu_withheld", gauge, "0 or 1", "1 while no new pod gets the GPU.", "gpulab",
+			func(g *gpu.GPU) *float64 {
+				withheld := g.Withheld != ""
+				return yes(&withheld)
+			}),
 		{
-			name: "gpulab_disk_level", kind: gauge, unit: "0 to 4", help: "How short of room a disk of the lab is: 0 fine, 1 notice, 2 nothing new starts, 3 full, 4 read-only.",
+			name: "gpulab_disk_level", kind: gauge, unit: "0 to 4", help: "How short of room a disk of the lab is: 0 fine, 1 " +
+				"notice, 2 nothing new starts, 3 full, 4 read-only.",
 			labels: []string{"path"}, source: "statfs",
 			series: func(v *view, emit emit) {
 				for i := range v.Disks {
@@ -95,7 +104,8 @@ func labFamilies() []family {
 			},
 		},
 		{
-			name: "gpulab_launches", kind: gauge, unit: "launches", help: "Notebooks that were asked for and have not ended, by state.",
+			name: "gpulab_launches", kind: gauge, unit: "launches", help: "Notebooks that were asked for and have not ended, " +
+				"by state.",
 			labels: []string{"state"}, source: "gpulab's queue",
 			series: func(v *view, emit emit) {
 				for _, state := range slices.Sorted(maps.Keys(v.Launches)) {

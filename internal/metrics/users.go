@@ -10,18 +10,23 @@ import (
 // userFamilies split a GPU among those who use it. All series of one GPU
 // together are never more than the GPU.
 func userFamilies() []family {
-	const measured = "the processes on the GPU; the GPU as a whole where one user alone has it. Absent where the driver does not tell"
+	const measured = "the processes on the GPU; the GPU as a whole where one user alone has it. Absent where the " +
+		"driver does not tell"
 	user, outside := append(slices.Clone(nameLabels), "user"), append(slices.Clone(nameLabels), "unix_user")
 	return []family{
-		split("gpulab_user_gpu_held_ratio", "part of 1", "The part of the GPU a user holds, used or not: 1 alone, 1/n for each of n; with a MIG instance its part.", "the kubelet", user,
+		split("gpulab_user_gpu_held_ratio", "part of 1", "The part of the GPU a user holds, used or not: 1 alone, 1/n for "+
+			"each of n; with a MIG instance its part.", "the kubelet", user,
 			func(s share) *float64 { return s.held }),
-		split("gpulab_user_gpu_utilization_ratio", "part of 1", "The part of the GPU's time that a user has taken.", measured, user,
+		split("gpulab_user_gpu_utilization_ratio", "part of 1", "The part of the GPU's time that a user has taken.", measured,
+			user,
 			func(s share) *float64 { return s.utilization }),
 		split("gpulab_user_gpu_memory_used_bytes", "B", "The GPU's memory that a user's programs have taken.", measured, user,
 			func(s share) *float64 { return s.memory }),
-		split("gpulab_outside_gpu_utilization_ratio", "part of 1", "The same for processes that are no user's of the lab.", "the processes on the GPU", outside,
+		split("gpulab_outside_gpu_utilization_ratio", "part of 1", "The same for processes that are no user's of the lab.",
+			"the processes on the GPU", outside,
 			func(s share) *float64 { return s.utilization }),
-		split("gpulab_outside_gpu_memory_used_bytes", "B", "The same for processes that are no user's of the lab.", "the processes on the GPU", outside,
+		split("gpulab_outside_gpu_memory_used_bytes", "B", "The same for processes that are no user's of the lab.",
+			"the processes on the GPU", outside,
 			func(s share) *float64 { return s.memory }),
 	}
 }

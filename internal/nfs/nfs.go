@@ -153,7 +153,8 @@ func (m Machine) kernel(name, does string) error {
 	}
 	return &MissingError{
 		fmt.Sprintf("the kernel of this machine (%s) cannot %s NFS", release, does),
-		"run Debian's own kernel, `apt-get install linux-image-amd64` and reboot, or a virtual machine in place of a container",
+		"run Debian's own kernel, `apt-get install linux-image-amd64` and reboot, or a virtual machine in place of a " +
+			"container",
 	}
 }
 

@@ -90,7 +90,9 @@ func addressesOf(p Places, first netip.AddrPort) []netip.AddrPort {
 	if !first.IsValid() {
 		return p.Addresses
 	}
-	return append([]netip.AddrPort{first}, slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.AddrPort) bool { return a == first })...)
+	return append([]netip.AddrPort{first}, slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.AddrPort) bool {
+		return a == first
+	})...)
 }
 
 // lookUp asks where a name leads. Who answers there has to show the lab's
@@ -120,7 +122,8 @@ func Toward(head netip.AddrPort) (netip.Addr, error) {
 }
 
 // ErrForeign says that whoever answers is not the lab that made the code.
-var ErrForeign = errors.New("what answers there is not the lab that made this code: its fingerprint is another; if the head was set up anew, run `gpulab invite-node` on it for a new code")
+var ErrForeign = errors.New("what answers there is not the lab that made this code: its fingerprint is another; if " +
+	"the head was set up anew, run `gpulab invite-node` on it for a new code")
 
 // Stranger is a client for a machine with nothing but a code: it knows the head
 // by the fingerprint of its authority.
@@ -170,7 +173,8 @@ func newClient(places Places, config *tls.Config) *Client {
 	c := &Client{places: places, port: places.Addresses[0].Port()}
 	client := func(frame int) *http.Client {
 		return &http.Client{Transport: &http.Transport{
-			TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 30 * time.Second,
+			TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
+			IdleConnTimeout: 30 * time.Second,
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return c.dial(ctx, network)
 			},
@@ -189,7 +193,8 @@ const bulkFrame = 256 << 10
 func dialFirst(ctx context.Context, network string, addresses []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
 	var errs []error
 	for _, a := range addresses {
-		conn, err := (&net.Dialer{Timeout: 4 * time.Second, KeepAlive: 5 * time.Second, Control: impatient}).DialContext(ctx, network, a.String())
+		conn, err := (&net.Dialer{Timeout: 4 * time.Second, KeepAlive: 5 * time.Second, Control: impatient}).DialContext(ctx,
+			network, a.String())
 		if err == nil {
 			return conn, a, nil
 		}
@@ -221,11 +226,13 @@ func Reach(ctx context.Context, addresses []netip.AddrPort) (head netip.AddrPort
 	return head, local.Addr().Unmap(), err
 }
 
-func (c *Client) do(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader,
+	header http.Header) (*http.Response, error) {
 	return c.send(ctx, c.http, method, path, body, header)
 }
 
-func (c *Client) send(ctx context.Context, client *http.Client, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, client *http.Client, method, path string, body io.Reader,
+	header http.Header) (*http.Response, error) {
 	host := net.JoinHostPort(nodes.HeadName, strconv.Itoa(int(c.port)))
 	r, err := http.NewRequestWithContext(ctx, method, "https://"+host+path, body)
 	if err != nil {

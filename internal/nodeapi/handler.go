@@ -86,15 +86,21 @@ type handler struct {
 
 // Handler answers machines. It is served with the authority's ServerConfig.
 func Handler(cfg Config) http.Handler {
-	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst), streams: streams{open: map[int64]*live{}},
-		transfers: newTransfers(mostTransfers, mostTransfersEach), environments: newTransfers(mostEnvironments, mostEnvironmentsEach)}
+	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst),
+		streams:      streams{open: map[int64]*live{}},
+		transfers:    newTransfers(mostTransfers, mostTransfersEach),
+		environments: newTransfers(mostEnvironments, mostEnvironmentsEach)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, h.Head.Hello(), nil) })
 	mux.HandleFunc("POST /v1/join", h.join)
-	mux.HandleFunc("GET /v1/settings", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Settings(r.Context()) }))
+	mux.HandleFunc("GET /v1/settings", h.machine(func(r *http.Request, _ nodes.Node) (any, error) {
+		return h.Head.Settings(r.Context())
+	}))
 	mux.HandleFunc("POST /v1/token", h.machine(func(r *http.Request, n nodes.Node) (any, error) {
 		if !h.tokens.allow(n.ID) {
-			return nil, &Problem{Message: "this machine asks for credentials too often; it is tried again", Status: http.StatusTooManyRequests}
+			return nil, &Problem{
+				Message: "this machine asks for credentials too often; it is tried again", Status: http.StatusTooManyRequests,
+			}
 		}
 		return h.Head.Token(r.Context(), n)
 	}))
@@ -102,10 +108,16 @@ func Handler(cfg Config) http.Handler {
 		return h.Head.Check(r.Context(), n, r.URL.Query().Get("pods") != "")
 	}))
 	mux.HandleFunc("POST /v1/certificate", h.machine(h.renew))
-	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
-	mux.HandleFunc("GET /v1/images", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Images(r.Context()) }))
+	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) {
+		return struct{}{}, h.Head.Left(r.Context(), n)
+	}))
+	mux.HandleFunc("GET /v1/images", h.machine(func(r *http.Request, _ nodes.Node) (any, error) {
+		return h.Head.Images(r.Context())
+	}))
 	mux.HandleFunc("GET /v1/blobs/{digest}", h.blob)
-	mux.HandleFunc("GET /v1/environments", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Environments(r.Context()) }))
+	mux.HandleFunc("GET /v1/environments", h.machine(func(r *http.Request, _ nodes.Node) (any, error) {
+		return h.Head.Environments(r.Context())
+	}))
 	mux.HandleFunc("GET /v1/environments/{name}/{version}", h.environment)
 	mux.HandleFunc("POST /v1/stream", h.stream)
 	if cfg.Requests != nil {
@@ -152,7 +164,9 @@ var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$`)
 
 func (h *handler) join(w http.ResponseWriter, r *http.Request) {
 	if !h.joins.Allow() {
-		h.answer(w, nil, &Problem{Message: "too many machines try to join at once; try again in half a minute", Status: http.StatusTooManyRequests})
+		h.answer(w, nil, &Problem{
+			Message: "too many machines try to join at once; try again in half a minute", Status: http.StatusTooManyRequests,
+		})
 		return
 	}
 	admission, name, err := h.admit(r)
@@ -168,7 +182,8 @@ func (h *handler) admit(r *http.Request) (out Admission, name string, err error)
 		return out, "", fmt.Errorf("the application could not be read: %w", err)
 	}
 	if !nodeName.MatchString(a.Name) {
-		return out, "", fmt.Errorf("%.60q cannot be a machine's name; choose one of lower-case letters, digits and hyphens with --name", a.Name)
+		return out, "", fmt.Errorf("%.60q cannot be a machine's name; choose one of lower-case letters, digits and "+
+			"hyphens with --name", a.Name)
 	}
 	if len(a.Code) != 8 || len(a.Secret) != 16 || len(a.Machine) != 64 || len(a.Version) > 64 {
 		return out, a.Name, errors.New("the application is not whole")
@@ -221,7 +236,9 @@ func addressOf(r *http.Request) string {
 // who is the machine that speaks.
 func (h *handler) who(r *http.Request) (nodes.Node, error) {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return nodes.Node{}, &Problem{Message: "only machines of the pool may ask for this; join it with `gpulab join`", Status: http.StatusUnauthorized}
+		return nodes.Node{}, &Problem{
+			Message: "only machines of the pool may ask for this; join it with `gpulab join`", Status: http.StatusUnauthorized,
+		}
 	}
 	n, err := h.Registry.Who(r.Context(), r.TLS.PeerCertificates[0])
 	if errors.Is(err, nodes.ErrRemoved) || errors.Is(err, nodes.ErrUnknown) {

@@ -45,7 +45,9 @@ func (s *streams) refuse(n nodes.Node, address string) error {
 		return nil
 	}
 	return &Problem{Status: http.StatusConflict, Message: fmt.Sprintf(
-		"the machine %s is in the pool and speaks from %s, and this one, at %s, has its key; if this is a copy of its disk, run `gpulab leave` here, give it a machine-id of its own (`rm /etc/machine-id; systemd-machine-id-setup`, then reboot) and join it with a new code",
+		"the machine %s is in the pool and speaks from %s, and this one, at %s, has its key; if this is a copy of its "+
+			"disk, run `gpulab leave` here, give it a machine-id of its own (`rm /etc/machine-id; systemd-machine-id-setup`, "+
+			"then reboot) and join it with a new code",
 		n.Name, l.address, address)}
 }
 

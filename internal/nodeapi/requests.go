@@ -88,7 +88,8 @@ func (h *handler) ask(r *http.Request) (out Asked, err error) {
 		return out, fmt.Errorf("the request could not be read: %w", err)
 	}
 	if !nodeName.MatchString(a.Name) {
-		return out, fmt.Errorf("%.60q cannot be a machine's name; choose one of lower-case letters, digits and hyphens with --name", a.Name)
+		return out, fmt.Errorf("%.60q cannot be a machine's name; choose one of lower-case letters, digits and hyphens "+
+			"with --name", a.Name)
 	}
 	if len(a.Key) != sha256.Size || len(a.Commitment) != sha256.Size || len(a.Version) > 64 {
 		return out, errors.New("the request is not whole")
@@ -99,14 +100,16 @@ func (h *handler) ask(r *http.Request) (out Asked, err error) {
 	} else if !open {
 		return out, nodes.ErrNotInviting
 	}
-	id, nonce, expires, err := h.Requests.Ask(nodes.Request{Name: a.Name, Address: addressOf(r), Version: a.Version}, [sha256.Size]byte(a.Key), [sha256.Size]byte(a.Commitment))
+	id, nonce, expires, err := h.Requests.Ask(nodes.Request{Name: a.Name, Address: addressOf(r), Version: a.Version},
+		[sha256.Size]byte(a.Key), [sha256.Size]byte(a.Commitment))
 	return Asked{ID: id, Nonce: nonce[:], Expires: expires}, err
 }
 
 // Unknown is a client for a head that nobody has vouched for. Its first
 // connection decides which authority that is; all others must show the same.
 // Until a person has compared the number of Ask, it may be anybody.
-func Unknown(ctx context.Context, address netip.AddrPort) (c *Client, authority [sha256.Size]byte, hello Hello, err error) {
+func Unknown(ctx context.Context, address netip.AddrPort) (c *Client, authority [sha256.Size]byte, hello Hello,
+	err error) {
 	var once sync.Once
 	c = newClient(Places{Addresses: []netip.AddrPort{address}}, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: nodes.HeadName,
@@ -136,14 +139,16 @@ type Petition struct {
 
 // Ask asks a head to let this machine in, for the key with which it is going to
 // join.
-func (c *Client) Ask(ctx context.Context, authority [sha256.Size]byte, key *ecdsa.PrivateKey, name, version string) (*Petition, error) {
+func (c *Client) Ask(ctx context.Context, authority [sha256.Size]byte, key *ecdsa.PrivateKey, name,
+	version string) (*Petition, error) {
 	hash, err := nodes.KeyHash(&key.PublicKey)
 	if err != nil {
 		return nil, err
 	}
 	nonce := nodes.NewNonce()
 	commitment := nodes.Commitment(hash, nonce)
-	asked, err := call[Asked](ctx, c, http.MethodPost, "/v1/requests", Asking{Name: name, Version: version, Key: hash[:], Commitment: commitment[:]})
+	asked, err := call[Asked](ctx, c, http.MethodPost, "/v1/requests",
+		Asking{Name: name, Version: version, Key: hash[:], Commitment: commitment[:]})
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +160,8 @@ func (c *Client) Ask(ctx context.Context, authority [sha256.Size]byte, key *ecds
 		return nil, err
 	}
 	return &Petition{
-		Number: nodes.Number(authority, hash, nonce, nodes.Nonce(asked.Nonce)), Expires: asked.Expires, client: c, id: asked.ID,
+		Number: nodes.Number(authority, hash, nonce, nodes.Nonce(asked.Nonce)), Expires: asked.Expires, client: c,
+		id: asked.ID,
 	}, nil
 }
 

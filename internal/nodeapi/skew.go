@@ -22,7 +22,8 @@ func Skew(machine, ofMachine, ofHead string) error {
 		ofMachine = "an unknown version"
 	}
 	return &Problem{
-		Message: fmt.Sprintf("%s runs gpulab %s and the head %s, and only neighbouring releases work together: install the packages gpulab and gpulab-images of version %s on %s",
+		Message: fmt.Sprintf("%s runs gpulab %s and the head %s, and only neighbouring releases work together: install "+
+			"the packages gpulab and gpulab-images of version %s on %s",
 			machine, ofMachine, ofHead, want, older),
 		Skewed: true, Status: http.StatusUpgradeRequired,
 	}

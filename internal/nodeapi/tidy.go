@@ -71,7 +71,9 @@ func tidy(r *Report, now time.Time) {
 }
 
 func tidyGPU(g *gpu.GPU) {
-	for _, text := range []*string{&g.UUID, &g.Name, &g.PCIBusID, &g.ComputeCapability, &g.MemoryLimits, &g.Health.Recovery} {
+	for _, text := range []*string{
+		&g.UUID, &g.Name, &g.PCIBusID, &g.ComputeCapability, &g.MemoryLimits, &g.Health.Recovery,
+	} {
 		clip(text, longestName)
 	}
 	clip(&g.Device.UUID, longestName)
@@ -79,19 +81,26 @@ func tidyGPU(g *gpu.GPU) {
 	clip(&g.Withheld, longestReason)
 	g.Slots, g.Index = within(g.Slots, 1<<10), within(g.Index, 1<<16)
 	for _, n := range []**float64{
-		&g.PowerLimit, &g.SMClockMax, &g.MemoryClockMax, &g.PCIeGenerationMax, &g.PCIeWidthMax, &g.Utilization, &g.MemoryUtilization, &g.Encoder, &g.Decoder,
-		&g.Power, &g.Energy, &g.Temperature, &g.MemoryTemperature, &g.Fan, &g.SMClock, &g.MemoryClock, &g.PCIeGeneration, &g.PCIeWidth, &g.PCIeReceived, &g.PCIeSent,
+		&g.PowerLimit, &g.SMClockMax, &g.MemoryClockMax, &g.PCIeGenerationMax, &g.PCIeWidthMax, &g.Utilization,
+		&g.MemoryUtilization, &g.Encoder, &g.Decoder,
+		&g.Power, &g.Energy, &g.Temperature, &g.MemoryTemperature, &g.Fan, &g.SMClock, &g.MemoryClock, &g.PCIeGeneration,
+		&g.PCIeWidth, &g.PCIeReceived, &g.PCIeSent,
 	} {
 		known(n, largestNumber)
 	}
 	for _, n := range []**float64{&g.Utilization, &g.MemoryUtilization, &g.Encoder, &g.Decoder} {
 		known(n, 100)
 	}
-	for _, n := range []**float64{&g.Power, &g.PowerLimit, &g.Temperature, &g.MemoryTemperature, &g.Fan, &g.SMClock, &g.MemoryClock, &g.SMClockMax, &g.MemoryClockMax} {
+	for _, n := range []**float64{
+		&g.Power, &g.PowerLimit, &g.Temperature, &g.MemoryTemperature, &g.Fan, &g.SMClock, &g.MemoryClock, &g.SMClockMax,
+		&g.MemoryClockMax,
+	} {
 		known(n, 100_000)
 	}
 	h := &g.Health
-	for _, n := range []**uint64{&h.ECCCorrected, &h.ECCUncorrected, &h.RemappedCorrectable, &h.RemappedUncorrectable, &h.RetiredPages, &g.XID} {
+	for _, n := range []**uint64{
+		&h.ECCCorrected, &h.ECCUncorrected, &h.RemappedCorrectable, &h.RemappedUncorrectable, &h.RetiredPages, &g.XID,
+	} {
 		known(n, largestCount)
 	}
 	known(&g.MemoryTotal, largestMemory)

@@ -31,7 +31,8 @@ const (
 )
 
 // ErrCode says that a text is no whole code.
-var ErrCode = errors.New("this join code is not whole; copy the whole line that `gpulab invite-node` printed on the head, up to its end")
+var ErrCode = errors.New("this join code is not whole; copy the whole line that `gpulab invite-node` printed on the " +
+	"head, up to its end")
 
 // letters has no padding and only characters that a double click selects.
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

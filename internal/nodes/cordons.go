@@ -47,7 +47,8 @@ func (r *Registry) Cordons(ctx context.Context) (map[string]Cordon, error) {
 // time, and when it is to be empty; what is said of it is replaced.
 func (r *Registry) Cordon(ctx context.Context, machine, by, reason string) error {
 	_, err := r.db.ExecContext(ctx, `INSERT INTO cordons (machine, since, by, reason) VALUES (?, ?, ?, ?)
-		ON CONFLICT (machine) DO UPDATE SET by = excluded.by, reason = excluded.reason`, machine, r.now().UnixMilli(), by, reason)
+		ON CONFLICT (machine) DO UPDATE SET by = excluded.by,
+		reason = excluded.reason`, machine, r.now().UnixMilli(), by, reason)
 	if err != nil {
 		return fmt.Errorf("let %s take no new work: %w", machine, err)
 	}

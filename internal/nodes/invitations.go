@@ -21,7 +21,10 @@ type Invitation struct {
 
 // Invitations lists the codes that can still be used, the newest first.
 func (r *Registry) Invitations(ctx context.Context) ([]Invitation, error) {
-	rows, err := r.db.QueryContext(ctx, `SELECT id, created_at, expires_at FROM join_codes WHERE used_at IS NULL AND expires_at > ? ORDER BY created_at DESC`, r.now().UnixMilli())
+	rows,
+		err := r.db.QueryContext(ctx,
+		`SELECT id, created_at, expires_at FROM join_codes WHERE used_at IS NULL AND expires_at > ? ORDER BY created_at DESC`,
+		r.now().UnixMilli())
 	if err != nil {
 		return nil, fmt.Errorf("the open invitations: %w", err)
 	}
@@ -45,7 +48,8 @@ func (r *Registry) Withdraw(ctx context.Context, id string) error {
 	if err != nil {
 		return ErrNoInvitation
 	}
-	result, err := r.db.ExecContext(ctx, `DELETE FROM join_codes WHERE id = ? AND used_at IS NULL AND expires_at > ?`, code, r.now().UnixMilli())
+	result, err := r.db.ExecContext(ctx, `DELETE FROM join_codes WHERE id = ? AND used_at IS NULL AND expires_at > ?`,
+		code, r.now().UnixMilli())
 	if err != nil {
 		return fmt.Errorf("withdraw an invitation: %w", err)
 	}

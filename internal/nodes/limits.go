@@ -17,7 +17,9 @@ type Limit struct{ Roles, Groups []string }
 
 // Lets tells whether somebody may use the machine.
 func (l Limit) Lets(role string, groups []string) bool {
-	return slices.Contains(l.Roles, role) || slices.ContainsFunc(l.Groups, func(g string) bool { return slices.Contains(groups, g) })
+	return slices.Contains(l.Roles, role) || slices.ContainsFunc(l.Groups, func(g string) bool {
+		return slices.Contains(groups, g)
+	})
 }
 
 // Limits are the machines that are not for everybody, by name.
@@ -52,12 +54,15 @@ func (r *Registry) Limit(ctx context.Context, machine string, l *Limit) error {
 	defer func() { _ = tx.Rollback() }()
 	_, err = tx.ExecContext(ctx, `DELETE FROM machine_limits WHERE machine = ?`, machine)
 	if err == nil && l != nil {
-		_, err = tx.ExecContext(ctx, `INSERT INTO machine_limits (machine, roles) VALUES (?, ?)`, machine, strings.Join(l.Roles, " "))
+		_, err = tx.ExecContext(ctx, `INSERT INTO machine_limits (machine, roles) VALUES (?, ?)`, machine,
+			strings.Join(l.Roles, " "))
 		for _, group := range l.Groups {
 			if err != nil {
 				break
 			}
-			result, problem := tx.ExecContext(ctx, `INSERT OR IGNORE INTO machine_groups (machine, group_id) SELECT ?, id FROM groups WHERE name = ?`, machine, group)
+			result,
+				problem := tx.ExecContext(ctx,
+				`INSERT OR IGNORE INTO machine_groups (machine, group_id) SELECT ?, id FROM groups WHERE name = ?`, machine, group)
 			if err = problem; err == nil {
 				if n, problem := result.RowsAffected(); problem != nil || n == 0 {
 					return errors.Join(problem, ErrNoGroup)

@@ -34,11 +34,16 @@ const toldLife = time.Hour
 
 // Why a machine is not let in.
 var (
-	ErrCodeUnknown = errors.New("this lab has not made that join code, has forgotten it, or made it for another machine; run `gpulab invite-node` on the head for a new one")
-	ErrCodeUsed    = errors.New("that join code has been used, and each is good for one machine; run `gpulab invite-node` on the head for a new one")
-	ErrCodeExpired = errors.New("that join code has expired, an hour after it was made; run `gpulab invite-node` on the head for a new one")
-	ErrRemoved     = errors.New("this machine was removed from the pool; run `gpulab leave` on it, and join it again with a new code")
-	ErrUnknown     = errors.New("this lab does not know the machine, as after a restore of a backup that is older; run `gpulab leave` on it, and join it again with a new code")
+	ErrCodeUnknown = errors.New("this lab has not made that join code, has forgotten it, or made it for another " +
+		"machine; run `gpulab invite-node` on the head for a new one")
+	ErrCodeUsed = errors.New("that join code has been used, and each is good for one machine; run `gpulab " +
+		"invite-node` on the head for a new one")
+	ErrCodeExpired = errors.New("that join code has expired, an hour after it was made; run `gpulab invite-node` on " +
+		"the head for a new one")
+	ErrRemoved = errors.New("this machine was removed from the pool; run `gpulab leave` on it, and join it again with " +
+		"a new code")
+	ErrUnknown = errors.New("this lab does not know the machine, as after a restore of a backup that is older; run " +
+		"`gpulab leave` on it, and join it again with a new code")
 )
 
 // NameTakenError says that a machine of the name is in the pool.
@@ -48,7 +53,8 @@ type NameTakenError struct {
 }
 
 func (e *NameTakenError) Error() string {
-	return fmt.Sprintf("a machine named %s is in the pool already, last heard of %s; if it is this one, installed anew, say --replace, and otherwise choose another name with --name",
+	return fmt.Sprintf("a machine named %s is in the pool already, last heard of %s; if it is this one, installed "+
+		"anew, say --replace, and otherwise choose another name with --name",
 		e.Name, e.Seen.Local().Format("on Mon 2 Jan at 15:04"))
 }
 
@@ -56,7 +62,9 @@ func (e *NameTakenError) Error() string {
 type CopyError struct{ Name string }
 
 func (e *CopyError) Error() string {
-	return fmt.Sprintf("this machine has the same machine-id as %s, as copies of a disk do; give it one of its own (`rm /etc/machine-id; systemd-machine-id-setup`, then reboot), or, if it is %[1]s under a new name, run `gpulab nodes remove %[1]s` on the head first", e.Name)
+	return fmt.Sprintf("this machine has the same machine-id as %s, as copies of a disk do; give it one of its own "+
+		"(`rm /etc/machine-id; systemd-machine-id-setup`, then reboot), or, if it is %[1]s under a new name, run `gpulab "+
+		"nodes remove %[1]s` on the head first", e.Name)
 }
 
 // Node is a machine of the pool.
@@ -81,12 +89,14 @@ type Registry struct {
 func New(db *sql.DB) *Registry { return &Registry{db: db, now: time.Now} }
 
 // Invite makes a code for one machine, whichever it is; it works for CodeLife.
-func (r *Registry) Invite(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort) (Code, time.Time, error) {
+func (r *Registry) Invite(ctx context.Context, authority [sha256.Size]byte,
+	addresses []netip.AddrPort) (Code, time.Time, error) {
 	return r.invite(ctx, authority, addresses, func(c Code) [sha256.Size]byte { return sha256.Sum256(c.Secret[:]) })
 }
 
 // InviteKey makes a code that works for CodeLife, and only with that key.
-func (r *Registry) InviteKey(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort, key [sha256.Size]byte) (Code, time.Time, error) {
+func (r *Registry) InviteKey(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort,
+	key [sha256.Size]byte) (Code, time.Time, error) {
 	return r.invite(ctx, authority, addresses, func(c Code) [sha256.Size]byte { return boundHash(c.Secret, key) })
 }
 
@@ -96,9 +106,11 @@ func boundHash(secret [16]byte, key [sha256.Size]byte) [sha256.Size]byte {
 	return sha256.Sum256(slices.Concat([]byte("gpulab code for one key 1\x00"), secret[:], key[:]))
 }
 
-func (r *Registry) invite(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort, kept func(Code) [sha256.Size]byte) (Code, time.Time, error) {
+func (r *Registry) invite(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort,
+	kept func(Code) [sha256.Size]byte) (Code, time.Time, error) {
 	if len(addresses) == 0 {
-		return Code{}, time.Time{}, errors.New("this machine has no network address under which another could reach it; connect it to the lab's network and try again")
+		return Code{}, time.Time{}, errors.New("this machine has no network address under which another could reach it; " +
+			"connect it to the lab's network and try again")
 	}
 	c, now := newCode(authority, addresses), r.now()
 	expires := now.Add(CodeLife)
@@ -157,7 +169,8 @@ func (r *Registry) Join(ctx context.Context, a Application) (n Node, replaced bo
 		return n, false, err
 	}
 	if known != 0 {
-		n, err = scan(tx.QueryRowContext(ctx, selectNode+` WHERE id = ? AND key_hash = ? AND removed_at IS NULL`, known, a.KeyHash[:]))
+		n, err = scan(tx.QueryRowContext(ctx, selectNode+` WHERE id = ? AND key_hash = ? AND removed_at IS NULL`, known,
+			a.KeyHash[:]))
 		if errors.Is(err, sql.ErrNoRows) {
 			err = ErrCodeUsed
 		}
@@ -166,14 +179,18 @@ func (r *Registry) Join(ctx context.Context, a Application) (n Node, replaced bo
 	if replaced, err = makeRoom(ctx, tx, a, now); err != nil {
 		return n, false, err
 	}
-	result, err := tx.ExecContext(ctx, `INSERT INTO nodes (name, key_hash, machine, address, version, gpus, joined_at, seen_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+	result,
+		err := tx.ExecContext(ctx,
+		`INSERT INTO nodes (name, key_hash, machine, address, version, gpus, joined_at, seen_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		a.Name, a.KeyHash[:], a.Machine, a.Address, a.Version, a.GPUs, now.UnixMilli(), now.UnixMilli())
 	if err != nil {
 		return n, false, fmt.Errorf("note the machine %s: %w", a.Name, err)
 	}
 	id, err := result.LastInsertId()
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `UPDATE join_codes SET used_at = ?, node_id = ? WHERE id = ?`, now.UnixMilli(), id, a.CodeID[:])
+		_, err = tx.ExecContext(ctx, `UPDATE join_codes SET used_at = ?, node_id = ? WHERE id = ?`, now.UnixMilli(), id,
+			a.CodeID[:])
 	}
 	if err != nil {
 		return n, false, err
@@ -192,7 +209,8 @@ func (r *Registry) redeem(ctx context.Context, tx *sql.Tx, a Application, now ti
 	var hash []byte
 	var expires int64
 	var node sql.NullInt64
-	err = tx.QueryRowContext(ctx, `SELECT secret_hash, expires_at, node_id FROM join_codes WHERE id = ?`, a.CodeID[:]).Scan(&hash, &expires, &node)
+	err = tx.QueryRowContext(ctx, `SELECT secret_hash, expires_at, node_id FROM join_codes WHERE id = ?`,
+		a.CodeID[:]).Scan(&hash, &expires, &node)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return 0, err
 	}
@@ -226,7 +244,8 @@ func makeRoom(ctx context.Context, tx *sql.Tx, a Application, now time.Time) (re
 	case !a.Replace:
 		return false, &NameTakenError{old.Name, old.Seen}
 	default:
-		if _, err := tx.ExecContext(ctx, `UPDATE nodes SET removed_at = ? WHERE id = ?`, now.UnixMilli(), old.ID); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE nodes SET removed_at = ? WHERE id = ?`, now.UnixMilli(),
+			old.ID); err != nil {
 			return false, err
 		}
 		replaced = true
@@ -287,7 +306,8 @@ func (r *Registry) Who(ctx context.Context, certificate *x509.Certificate) (Node
 
 // Told notes that a machine knows of its removal; one that leaves knows by itself.
 func (r *Registry) Told(ctx context.Context, id int64) error {
-	_, err := r.db.ExecContext(ctx, `UPDATE nodes SET seen_at = max(?, removed_at + 1) WHERE id = ? AND seen_at <= removed_at`, r.now().UnixMilli(), id)
+	_, err := r.db.ExecContext(ctx,
+		`UPDATE nodes SET seen_at = max(?, removed_at + 1) WHERE id = ? AND seen_at <= removed_at`, r.now().UnixMilli(), id)
 	return err
 }
 
@@ -311,7 +331,9 @@ func (r *Registry) List(ctx context.Context) ([]Node, error) {
 
 // Saw notes where a machine is, which gpulab it runs, and that it was heard.
 func (r *Registry) Saw(ctx context.Context, id int64, address, version string) error {
-	_, err := r.db.ExecContext(ctx, `UPDATE nodes SET seen_at = ?, address = ?, version = ? WHERE id = ? AND removed_at IS NULL`, r.now().UnixMilli(), address, version, id)
+	_, err := r.db.ExecContext(ctx,
+		`UPDATE nodes SET seen_at = ?, address = ?, version = ? WHERE id = ? AND removed_at IS NULL`, r.now().UnixMilli(),
+		address, version, id)
 	return err
 }
 

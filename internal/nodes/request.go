@@ -25,12 +25,16 @@ const (
 
 // Why a request is not taken, or not found.
 var (
-	ErrFlooded        = errors.New("too many machines ask to be let in; try again in ten minutes, or use a code from `gpulab invite-node`")
-	ErrNotInviting    = errors.New("this lab expects no machine any more; run `gpulab invite-node` on the head, and try again")
-	ErrRequestGone    = errors.New("the head does not know this request any more: it ended after ten minutes, or the head was restarted; run `gpulab join` again")
+	ErrFlooded = errors.New("too many machines ask to be let in; try again in ten minutes, or use a code from " +
+		"`gpulab invite-node`")
+	ErrNotInviting = errors.New("this lab expects no machine any more; run `gpulab invite-node` on the head, and " +
+		"try again")
+	ErrRequestGone = errors.New("the head does not know this request any more: it ended after ten minutes, or the " +
+		"head was restarted; run `gpulab join` again")
 	ErrRequestUnknown = errors.New("no machine asks with that number; `gpulab nodes requests` shows those that do")
 	ErrRequestTwice   = errors.New("two machines ask with that number; refuse it, and let the machine ask again")
-	ErrCommitment     = errors.New("what the machine said first and what it showed then do not belong together; run `gpulab join` again")
+	ErrCommitment     = errors.New("what the machine said first and what it showed then do not belong together; run " +
+		"`gpulab join` again")
 )
 
 // Nonce is what each side adds to the number of a request.
@@ -110,7 +114,8 @@ func NewRequests(authority [sha256.Size]byte) *Requests {
 
 // Ask takes a request: the machine has bound itself to a nonce, and gets the
 // head's. It is shown to nobody before Reveal.
-func (r *Requests) Ask(q Request, key, commitment [sha256.Size]byte) (id string, nonce Nonce, expires time.Time, err error) {
+func (r *Requests) Ask(q Request, key, commitment [sha256.Size]byte) (id string, nonce Nonce, expires time.Time,
+	err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget()

@@ -15,7 +15,8 @@ const LongestTitle = 40
 
 // Why a machine does not get a title.
 var (
-	ErrTitle      = fmt.Errorf("a machine is shown under one line of at most %d characters, all of them visible", LongestTitle)
+	ErrTitle = fmt.Errorf("a machine is shown under one line of at most %d characters, all of them visible",
+		LongestTitle)
 	ErrTitleTaken = errors.New("another machine is called that")
 )
 
@@ -53,7 +54,9 @@ func titles(ctx context.Context, db queryer) (map[string]string, error) {
 // from names, which are those of all machines.
 func (r *Registry) Rename(ctx context.Context, machine, title string, names []string) (before string, err error) {
 	title = strings.Join(strings.Fields(title), " ")
-	if utf8.RuneCountInString(title) > LongestTitle || strings.ContainsFunc(title, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if utf8.RuneCountInString(title) > LongestTitle || strings.ContainsFunc(title, func(r rune) bool {
+		return !unicode.IsPrint(r)
+	}) {
 		return "", ErrTitle
 	}
 	tx, err := r.db.BeginTx(ctx, nil)

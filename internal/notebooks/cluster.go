@@ -181,7 +181,8 @@ func (n NodeRoom) open() Amount {
 // fits reports whether the machine, empty, could hold it.
 func (n NodeRoom) fits(need Need) bool {
 	switch {
-	case need.Only != "" && need.Only != n.Name, need.NoGPUs && n.HasGPUs, slices.Contains(need.Barred, n.Name), slices.Contains(need.Lacking, n.Name),
+	case need.Only != "" && need.Only != n.Name, need.NoGPUs &&
+		n.HasGPUs, slices.Contains(need.Barred, n.Name), slices.Contains(need.Lacking, n.Name),
 		slices.Contains(need.Unfit, n.Name),
 		need.Granted != "" && need.Granted != n.Kind:
 		return false
@@ -523,7 +524,8 @@ func (c *KubeCluster) podChanged(o any, deleted bool) {
 		return
 	}
 	switch {
-	case slices.Contains([]string{componentNotebook, componentJob, componentService}, p.Labels[labelComponent]) && p.Labels[labelUser] != "":
+	case slices.Contains([]string{componentNotebook, componentJob, componentService}, p.Labels[labelComponent]) &&
+		p.Labels[labelUser] != "":
 		c.notebookChanged(p, deleted)
 	case p.Labels[labelComponent] == componentHub && p.Namespace == c.namespace:
 		c.hubChanged(p, deleted)

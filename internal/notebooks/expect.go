@@ -203,7 +203,8 @@ func (t rows) lengths(ctx context.Context, jobs bool, since time.Time) (lengths,
 		ms, err := store.Value[int64](row)
 		return time.Duration(ms) * time.Millisecond, err
 	}, `SELECT ended_at - started_at FROM launches
-		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL AND (id IN (SELECT launch_id FROM jobs)) = ? AND id NOT IN (SELECT service FROM services) ORDER BY 1`, since.UnixMilli(), jobs)
+		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL AND (id IN (SELECT launch_id FROM jobs)) = ?
+		AND id NOT IN (SELECT service FROM services) ORDER BY 1`, since.UnixMilli(), jobs)
 	if err != nil {
 		return nil, fmt.Errorf("read how long launches ran: %w", err)
 	}

@@ -112,7 +112,8 @@ func (p *Proxy) serveLabelEnter(w http.ResponseWriter, r *http.Request, o arriva
 			session, ok = p.cfg.Labels.redeem(query.Get("code"), o.label, hashOf(nonce))
 		}
 		if !ok || !p.isOwners(r, o, session) {
-			p.refuse(w, r, http.StatusForbidden, "This sign-in is over, or was meant for another browser. Open the notebook from gpulab’s home page.")
+			p.refuse(w, r, http.StatusForbidden, "This sign-in is over, or was meant for another browser. Open the notebook "+
+				"from gpulab’s home page.")
 			return
 		}
 		cookies.Set(w, r, cookies.Session, p.cfg.Labels.child(o.label, session))

@@ -179,7 +179,8 @@ func confine(line, prefix string) (string, bool) {
 
 func hasBrowserPrefix(name string) bool {
 	lower := strings.ToLower(name)
-	return strings.HasPrefix(lower, "__host-") || strings.HasPrefix(lower, "__secure-") || strings.HasPrefix(lower, "__http-")
+	return strings.HasPrefix(lower, "__host-") || strings.HasPrefix(lower, "__secure-") ||
+		strings.HasPrefix(lower, "__http-")
 }
 
 // ownerCookie marks the hub's cookies in a browser as this user's.

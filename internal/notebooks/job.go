@@ -22,30 +22,32 @@ import (
 // Job is what makes a launch a job: a program that runs to its end in a pod of
 // its own, with the same home, image and limits as a notebook of its profile.
 type Job struct {
-	Output      string        `json:"output"`                // the file of its log, below the home
-	Errors      string        `json:"errors,omitempty"`      // the file of its standard error, below the home; "" = Output
-	Notes       []string      `json:"notes,omitempty"`       // for its owner: what of the script has no effect here
-	Mail        []string      `json:"mail,omitempty"`        // which mails its owner gets, nil = as chosen for all jobs
-	Limit       time.Duration `json:"limit"`                 // how long it may run
-	Environment string        `json:"environment,omitempty"` // in which it runs, as NAME/VERSION; "" for the Python of its image
-	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
-	After       []Dependency  `json:"after,omitempty"`       // the jobs that had to end first
-	Held        bool          `json:"held,omitempty"`        // while it waits: it has no place in the line yet
-	Retries     int           `json:"retries,omitempty"`     // how often it is started again when it fails
-	Tries       []Try         `json:"tries,omitempty"`       // those that are over and were followed by another
-	Preemptible bool          `json:"preemptible,omitempty"` // its owner has said that it may give way
-	WayFor      string        `json:"wayFor,omitempty"`      // while it gives way: whose launch gets its GPU
-	WayLaunch   int64         `json:"wayLaunch,omitempty"`   // and which that is
-	NotBefore   time.Time     `json:"notBefore,omitzero"`    // when the next try may stand in line
-	Array       string        `json:"array,omitempty"`       // of an array: its elements, as in 0-9%4
-	Tasks       *TaskCounts   `json:"tasks,omitempty"`       // of an array: how they stand
-	ArrayJob    int64         `json:"arrayJob,omitempty"`    // of an element: its array, 0 for none
-	ArrayTask   int           `json:"arrayTask,omitempty"`   // and its number there
+	Output string        `json:"output"`           // the file of its log, below the home
+	Errors string        `json:"errors,omitempty"` // the file of its standard error, below the home; "" = Output
+	Notes  []string      `json:"notes,omitempty"`  // for its owner: what of the script has no effect here
+	Mail   []string      `json:"mail,omitempty"`   // which mails its owner gets, nil = as chosen for all jobs
+	Limit  time.Duration `json:"limit"`            // how long it may run
+	// in which it runs, as NAME/VERSION; "" for the Python of its image
+	Environment string       `json:"environment,omitempty"`
+	ExitCode    *int         `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
+	After       []Dependency `json:"after,omitempty"`       // the jobs that had to end first
+	Held        bool         `json:"held,omitempty"`        // while it waits: it has no place in the line yet
+	Retries     int          `json:"retries,omitempty"`     // how often it is started again when it fails
+	Tries       []Try        `json:"tries,omitempty"`       // those that are over and were followed by another
+	Preemptible bool         `json:"preemptible,omitempty"` // its owner has said that it may give way
+	WayFor      string       `json:"wayFor,omitempty"`      // while it gives way: whose launch gets its GPU
+	WayLaunch   int64        `json:"wayLaunch,omitempty"`   // and which that is
+	NotBefore   time.Time    `json:"notBefore,omitzero"`    // when the next try may stand in line
+	Array       string       `json:"array,omitempty"`       // of an array: its elements, as in 0-9%4
+	Tasks       *TaskCounts  `json:"tasks,omitempty"`       // of an array: how they stand
+	ArrayJob    int64        `json:"arrayJob,omitempty"`    // of an element: its array, 0 for none
+	ArrayTask   int          `json:"arrayTask,omitempty"`   // and its number there
 }
 
 // Program is what a job runs.
 type Program struct {
-	Script string            // text of a script or a notebook, "" for a command; or a manifest, which is read into the rest
+	// text of a script or a notebook, "" for a command; or a manifest, which is read into the rest
+	Script string
 	Reader string            // the program that reads the script; "" = the one that its first line names, or bash
 	Args   []string          // of the script, or the command with its own
 	Dir    string            // where, below the home; "" = the home
@@ -139,7 +141,8 @@ func (e *JobError) Error() string { return e.Text }
 func refuse(format string, args ...any) error { return &JobError{fmt.Sprintf(format, args...)} }
 
 // ErrTooManyJobs is a bound of [Service.Submit].
-var ErrTooManyJobs = fmt.Errorf("you have %d jobs already that wait or run, as many as one person may have; cancel one, or wait for one to end", maxJobs)
+var ErrTooManyJobs = fmt.Errorf("you have %d jobs already that wait or run, as many as one person may have; cancel "+
+	"one, or wait for one to end", maxJobs)
 
 // Submit records a job; it starts when its turn has come and there is room. The
 // caller has checked that u may launch. Errors: *JobError, ErrTooManyJobs, and
@@ -237,7 +240,8 @@ func (r *JobRequest) check(handle string) error {
 		_ = r.fault(refuse("A job's name has at most %d characters, all of them visible.", maxTitle))
 		r.Name = ""
 	}
-	if stem := norm.NFC.String(strings.TrimSuffix(path.Base(r.File), path.Ext(r.File))); r.Name == "" && r.File != "" && validTitle(stem) {
+	if stem := norm.NFC.String(strings.TrimSuffix(path.Base(r.File), path.Ext(r.File))); r.Name == "" && r.File != "" &&
+		validTitle(stem) {
 		r.Name = stem
 	}
 	r.Name = cmp.Or(r.Name, "job")
@@ -246,7 +250,8 @@ func (r *JobRequest) check(handle string) error {
 		r.Limit = DefaultJobLimit
 	}
 	if r.Limit < minJobLimit || r.Limit > MaxJobLimit {
-		_ = r.fault(refuse("A job's time limit is between %s and %s.", units.Lasting(minJobLimit), units.Lasting(MaxJobLimit)))
+		_ = r.fault(refuse("A job's time limit is between %s and %s.", units.Lasting(minJobLimit),
+			units.Lasting(MaxJobLimit)))
 	}
 	if r.GPUs != nil && *r.GPUs < 0 {
 		_ = r.fault(refuse("A job cannot ask for a negative number of GPUs."))
@@ -301,12 +306,15 @@ func (r *JobRequest) checkFiles(handle string) error {
 			return err
 		}
 		// The largest numbers make the longest names.
-		first, err := outputFile(pattern, handle, r.Name, math.MaxInt64-1, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask - 1})
+		first, err := outputFile(pattern, handle, r.Name, math.MaxInt64-1,
+			&Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask - 1})
 		if err != nil {
 			return err
 		}
-		if second, err := outputFile(pattern, handle, r.Name, math.MaxInt64, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask}); err != nil || first == second {
-			return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the name of the output.")
+		if second, err := outputFile(pattern, handle, r.Name, math.MaxInt64,
+			&Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask}); err != nil || first == second {
+			return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the " +
+				"name of the output.")
 		}
 	}
 	return nil
@@ -332,14 +340,17 @@ func (s *Service) profileForJob(r JobRequest) (Profile, error) {
 		switch {
 		case r.GPUs == nil:
 		case p.GPUs == 0 && *r.GPUs > 0:
-			return Profile{}, refuse("The profile %s has no GPU. Leave the profile out, or name another: %s.", p.Slug, slugs(all))
+			return Profile{}, refuse("The profile %s has no GPU. Leave the profile out, or name another: %s.", p.Slug,
+				slugs(all))
 		case p.GPUs > 0 && *r.GPUs == 0:
-			return Profile{}, refuse("The profile %s has a GPU. For a job without one leave the profile out, or name another: %s.", p.Slug, slugs(all))
+			return Profile{}, refuse("The profile %s has a GPU. For a job without one leave the profile out, or name "+
+				"another: %s.", p.Slug, slugs(all))
 		}
 		choice = []Profile{p}
 	case r.GPUs == nil || *r.GPUs == 0:
 		if choice = withGPUs(all, false); len(choice) == 0 {
-			return Profile{}, refuse("Every profile of this lab has a GPU. Say how many the job needs, such as --gpus 1, or name a profile: %s.", slugs(all))
+			return Profile{}, refuse("Every profile of this lab has a GPU. Say how many the job needs, such as --gpus 1, or "+
+				"name a profile: %s.", slugs(all))
 		}
 	default:
 		if choice = withGPUs(all, true); len(choice) == 0 {
@@ -377,7 +388,8 @@ func (s *Service) fitting(r JobRequest, choice []Profile) (Profile, error) {
 	if r.image != "" {
 		list := slices.DeleteFunc(slices.Clone(choice), func(p Profile) bool { return s.imageOf(p) != r.image })
 		if len(list) == 0 {
-			return Profile{}, refuse("%s", r.inLine("image", fmt.Sprintf("image %q is that of no profile of this lab. There are %s.", clipped(r.image), s.catalogue())))
+			return Profile{}, refuse("%s", r.inLine("image",
+				fmt.Sprintf("image %q is that of no profile of this lab. There are %s.", clipped(r.image), s.catalogue())))
 		}
 		choice = list
 	}
@@ -427,13 +439,15 @@ func tooMuch(r JobRequest, choice []Profile) error {
 		asked = append(asked, bytesWords(r.Memory)+" of memory")
 	}
 	if r.Profile != "" {
-		return refuse("%s", r.inLine(line, fmt.Sprintf("the job asks for %s, and the profile %s has %s. Ask for less, or leave the profile out.", units.List(asked), most.Slug, most.sizeWords())))
+		return refuse("%s", r.inLine(line, fmt.Sprintf("the job asks for %s, and the profile %s has %s. Ask for less, or "+
+			"leave the profile out.", units.List(asked), most.Slug, most.sizeWords())))
 	}
 	with := "without"
 	if most.GPUs > 0 {
 		with = "with"
 	}
-	return refuse("%s", r.inLine(line, fmt.Sprintf("no profile of this lab %s a GPU has %s. The largest is %s, which has %s. Ask for less, or ask an admin for a larger profile.", with, units.List(asked), most.Slug, most.sizeWords())))
+	return refuse("%s", r.inLine(line, fmt.Sprintf("no profile of this lab %s a GPU has %s. The largest is %s, which "+
+		"has %s. Ask for less, or ask an admin for a larger profile.", with, units.List(asked), most.Slug, most.sizeWords())))
 }
 
 // sizeWords names the cores and the memory that a launch of this profile may take.
@@ -523,7 +537,9 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if err != nil {
 		return Launch{}, err
 	}
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: output, Errors: errs, Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible, Notes: l.Job.Notes, Mail: l.Job.Mail}}
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: output, Errors: errs,
+		Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible, Notes: l.Job.Notes,
+		Mail: l.Job.Mail}}
 	switch {
 	case l.IsArray():
 		again.Job.Array, again.Job.Held = l.Job.Array, true

@@ -23,7 +23,8 @@ const maxAfter = 100
 // ParseDependencies reads whom a job waits for, as sbatch writes it:
 // afterok:12:13,afterany:14. Numbers alone mean afterok.
 func ParseDependencies(text string) ([]Dependency, error) {
-	wrong := refuse("%q is not a list of jobs to wait for. Write their numbers, such as 12 or 12,13, or afterok:12,afterany:13.", clipped(text))
+	wrong := refuse("%q is not a list of jobs to wait for. Write their numbers, such as 12 or 12,13, or "+
+		"afterok:12,afterany:13.", clipped(text))
 	groups := []string{"afterok:" + strings.ReplaceAll(text, ",", ":")}
 	if strings.Contains(text, "after") || strings.ContainsAny(text, "?") {
 		groups = strings.Split(text, ",")
@@ -35,7 +36,8 @@ func ParseDependencies(text string) ([]Dependency, error) {
 		case strings.Contains(group, "?"):
 			return nil, refuse("gpulab does not support “?” (any of several jobs). A job waits for all jobs that it names.")
 		case kind != "afterok" && kind != "afterany":
-			return nil, refuse("A job cannot wait for %s. Use afterok (the job has succeeded) or afterany (the job has ended), such as afterok:12,afterany:13.", clipped(group))
+			return nil, refuse("A job cannot wait for %s. Use afterok (the job has succeeded) or afterany (the job has "+
+				"ended), such as afterok:12,afterany:13.", clipped(group))
 		}
 		for number := range strings.SplitSeq(numbers, ":") {
 			id, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)

@@ -28,7 +28,9 @@ type Array struct {
 // 1,3,7-20:2.
 func ParseArray(text string) (Array, error) {
 	var a Array
-	wrong := refuse("%q is not a list of array elements. Write, for example, 0-9, 1,3,7-20:2, or 0-99%%4 for four at a time.", clipped(text))
+	wrong := refuse("%q is not a list of array elements. Write, for example, 0-9, 1,3,7-20:2, or 0-99%%4 for four "+
+		"at a time.",
+		clipped(text))
 	list, most, limited := strings.Cut(text, "%")
 	if limited {
 		n, err := strconv.Atoi(most)
@@ -107,7 +109,11 @@ func (t rows) tasks(ctx context.Context, id int64) ([]Launch, error) {
 // taskStates are the elements of an array with nothing but their numbers and how
 // they stand: of a thousand, each row is read many times.
 func (t rows) taskStates(ctx context.Context, id int64) (list []Launch, err error) {
-	found, err := t.db.QueryContext(ctx, `SELECT state, end_code, array_task FROM launches JOIN jobs ON launch_id = id WHERE array_job = ? ORDER BY array_task`, id)
+	found,
+		err := t.db.QueryContext(ctx,
+		`SELECT state, end_code, array_task FROM launches JOIN jobs ON launch_id = id WHERE array_job = ?
+			ORDER BY array_task`,
+		id)
 	if err != nil {
 		return nil, fmt.Errorf("read the elements of job %d: %w", id, err)
 	}
@@ -214,7 +220,8 @@ func (c *TaskCounts) words() string {
 	for _, p := range []struct {
 		n    int
 		what string
-	}{{c.Running, "running"}, {c.Waiting, "waiting"}, {c.Succeeded, "succeeded"}, {c.Failed, "failed"}, {c.Cancelled, "cancelled"}} {
+	}{{c.Running, "running"}, {c.Waiting, "waiting"}, {c.Succeeded, "succeeded"}, {c.Failed, "failed"},
+		{c.Cancelled, "cancelled"}} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}
@@ -257,8 +264,14 @@ func (s *Service) addTask(ctx context.Context, array Launch, task int, edit func
 	if err != nil {
 		return err
 	}
-	job := Job{Output: array.Job.Output, Errors: array.Job.Errors, Limit: array.Job.Limit, Environment: array.Job.Environment, Retries: array.Job.Retries, Preemptible: array.Job.Preemptible, ArrayJob: array.ID, ArrayTask: task}
-	l := Launch{UserID: array.UserID, Handle: array.Handle, Title: array.Title, Profile: array.Profile, GPUs: array.GPUs, Requested: s.now(), Job: &job}
+	job := Job{
+		Output: array.Job.Output, Errors: array.Job.Errors, Limit: array.Job.Limit, Environment: array.Job.Environment,
+		Retries: array.Job.Retries, Preemptible: array.Job.Preemptible, ArrayJob: array.ID, ArrayTask: task,
+	}
+	l := Launch{
+		UserID: array.UserID, Handle: array.Handle, Title: array.Title, Profile: array.Profile, GPUs: array.GPUs,
+		Requested: s.now(), Job: &job,
+	}
 	if edit != nil {
 		edit(&l)
 	}

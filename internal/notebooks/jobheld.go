@@ -14,8 +14,8 @@ import (
 // because it waits for something else than its turn.
 func (l Launch) Held() bool { return l.State == Waiting && l.Job != nil && l.Job.Held }
 
-// Ahead counts who stands in the line before whoever would come now with a profile. Kinds of GPUs have lines of their own;
-// who takes any is in all of them.
+// Ahead counts who stands in the line before whoever would come now with a profile. Kinds of GPUs have lines of their
+// own; who takes any is in all of them.
 func Ahead(active []Launch, profiles []Profile, p Profile) (n int) {
 	for i := range active {
 		if !active[i].WaitsForGPU() {
@@ -191,7 +191,8 @@ func (t rows) enter(ctx context.Context, id int64, now time.Time) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(ctx, `UPDATE launches SET requested_at = ? WHERE id = ? AND state = 'waiting'`, now.UnixMilli(), id)
+	_, err = tx.ExecContext(ctx, `UPDATE launches SET requested_at = ? WHERE id = ? AND state = 'waiting'`,
+		now.UnixMilli(), id)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `UPDATE jobs SET held = 0 WHERE launch_id = ?`, id)
 	}
@@ -203,6 +204,7 @@ func (t rows) enter(ctx context.Context, id int64, now time.Time) error {
 
 // hold takes a job out of the line again.
 func (t rows) hold(ctx context.Context, id int64) error {
-	_, err := t.db.ExecContext(ctx, `UPDATE jobs SET held = 1 WHERE launch_id = (SELECT id FROM launches WHERE id = ? AND state = 'waiting')`, id)
+	_, err := t.db.ExecContext(ctx,
+		`UPDATE jobs SET held = 1 WHERE launch_id = (SELECT id FROM launches WHERE id = ? AND state = 'waiting')`, id)
 	return err
 }

@@ -39,7 +39,8 @@ func (r *JobRequest) readNotebook() error {
 		return refuse("Arguments are for scripts; a notebook gets none.")
 	}
 	if len(r.Script) > MaxScript {
-		return refuse("The notebook is longer than %d KiB. Copy it into your home with `gpulab cp`, and run it from there: `gpulab run -- %s NOTEBOOK`.", MaxScript>>10, notebookReader)
+		return refuse("The notebook is longer than %d KiB. Copy it into your home with `gpulab cp`, and run it from "+
+			"there: `gpulab run -- %s NOTEBOOK`.", MaxScript>>10, notebookReader)
 	}
 	var book notebookText
 	r.Script = strings.TrimPrefix(r.Script, "\ufeff")

@@ -97,8 +97,10 @@ func (s *Service) checkSize(l Launch, program Program, profile Profile) error {
 		return err
 	}
 	if size := len(specVariable) + len("=") + len(text) + specGrows; size >= maxVariable {
-		return refuse("The job is too large: script, arguments and variables take %d KiB in the pod's environment, and Linux allows %d KiB. "+
-			"Copy the script into a file of your home with `gpulab cp`, and submit a short script that runs it.", (size+1023)>>10, maxVariable>>10)
+		return refuse("The job is too large: script, arguments and variables take %d KiB in the pod's environment, and "+
+			"Linux allows %d KiB. "+
+			"Copy the script into a file of your home with `gpulab cp`, and submit a short script that runs it.",
+			(size+1023)>>10, maxVariable>>10)
 	}
 	return nil
 }
@@ -106,9 +108,12 @@ func (s *Service) checkSize(l Launch, program Program, profile Profile) error {
 // spec returns what the runner is told about a launch.
 func (l Launch) spec(program Program, profile Profile, environment Environment) jobSpec {
 	spec := jobSpec{
-		ID: l.ID, Name: l.Title, Script: program.Script, File: fileName(l.Title), Reader: program.Reader, Args: append([]string{}, program.Args...),
-		Dir: program.Dir, Output: l.Job.Output, Errors: l.Job.Errors, Head: logHead, Most: logMost, Cut: logCut, Venv: environment.Path,
-		Try: l.Job.Try(), Line: l.startLine(), Saved: exitSaved, Append: l.Service != nil, Env: mergedEnv(program.Env, l.programEnv()),
+		ID: l.ID, Name: l.Title, Script: program.Script, File: fileName(l.Title), Reader: program.Reader,
+		Args: append([]string{}, program.Args...),
+		Dir:  program.Dir, Output: l.Job.Output, Errors: l.Job.Errors, Head: logHead, Most: logMost, Cut: logCut,
+		Venv: environment.Path,
+		Try:  l.Job.Try(), Line: l.startLine(), Saved: exitSaved, Append: l.Service != nil,
+		Env: mergedEnv(program.Env, l.programEnv()),
 	}
 	if ending := endings[program.Reader]; !strings.HasSuffix(spec.File, ending) {
 		spec.File += ending
@@ -184,7 +189,8 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		Resources:                profile.resources(s.cfg.ScratchSize),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
-			Privileged: new(false), AllowPrivilegeEscalation: new(false), RunAsNonRoot: new(true), RunAsUser: &o.UID, RunAsGroup: &o.UID,
+			Privileged: new(false), AllowPrivilegeEscalation: new(false), RunAsNonRoot: new(true), RunAsUser: &o.UID,
+			RunAsGroup:   &o.UID,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
@@ -200,10 +206,13 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, PriorityClassName: "gpulab-notebook",
-			ActiveDeadlineSeconds: new(int64(l.Job.Limit / time.Second)), TerminationGracePeriodSeconds: new(int64(jobGrace / time.Second)),
-			AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false), DNSConfig: PodNames(),
-			HostUsers:       new(o.HostUsers || l.GPUs > 0), // as with notebooks, see jupyterhub_config.py
-			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			ActiveDeadlineSeconds:         new(int64(l.Job.Limit / time.Second)),
+			TerminationGracePeriodSeconds: new(int64(jobGrace / time.Second)),
+			AutomountServiceAccountToken:  new(false), EnableServiceLinks: new(false), DNSConfig: PodNames(),
+			HostUsers: new(o.HostUsers || l.GPUs > 0), // as with notebooks, see jupyterhub_config.py
+			SecurityContext: &corev1.PodSecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
 		},
 	}
 	if l.Service != nil {
@@ -219,7 +228,10 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	pod.Spec.Containers = []corev1.Container{container}
 	// Kubernetes would delete it once its node has been away for five minutes.
 	for _, state := range []string{"not-ready", "unreachable"} {
-		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "node.kubernetes.io/" + state, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+			corev1.Toleration{
+				Key: "node.kubernetes.io/" + state, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			})
 	}
 	if o.Node != "" {
 		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: o.Node}
@@ -228,7 +240,9 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 }
 
 func (s *Service) jobEnv(l Launch, home string, o podOptions) []corev1.EnvVar {
-	env := []corev1.EnvVar{{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}, {Name: "SCRATCH", Value: "/scratch"}}
+	env := []corev1.EnvVar{
+		{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}, {Name: "SCRATCH", Value: "/scratch"},
+	}
 	for _, all := range []map[string]string{s.cfg.JobEnv, o.Env} {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			env = append(env, corev1.EnvVar{Name: name, Value: all[name]})
@@ -238,7 +252,8 @@ func (s *Service) jobEnv(l Launch, home string, o podOptions) []corev1.EnvVar {
 		env = append(env, processors(name))
 	}
 	if o.Models != "" {
-		env = append(env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: o.Models}, corev1.EnvVar{Name: "HF_HUB_DISABLE_XET", Value: "1"})
+		env = append(env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: o.Models},
+			corev1.EnvVar{Name: "HF_HUB_DISABLE_XET", Value: "1"})
 	}
 	return env
 }
@@ -249,7 +264,8 @@ func (p Profile) resources(scratch resource.Quantity) corev1.ResourceRequirement
 	need := p.need()
 	r := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{
-			corev1.ResourceCPU: *resource.NewMilliQuantity(need.MilliCPU, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(need.Memory, resource.BinarySI),
+			corev1.ResourceCPU:              *resource.NewMilliQuantity(need.MilliCPU, resource.DecimalSI),
+			corev1.ResourceMemory:           *resource.NewQuantity(need.Memory, resource.BinarySI),
 			corev1.ResourceEphemeralStorage: resource.MustParse("0"),
 		},
 		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: scratch},
@@ -269,7 +285,8 @@ func (p Profile) resources(scratch resource.Quantity) corev1.ResourceRequirement
 // addVolumes gives the pod the home, its shared folders, and room beside them.
 func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o podOptions) {
 	claim := func(name string, readOnly bool) corev1.VolumeSource {
-		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: readOnly}}
+		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name,
+			ReadOnly: readOnly}}
 	}
 	scratch := container.Resources.Limits[corev1.ResourceEphemeralStorage]
 	memory := &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
@@ -282,7 +299,10 @@ func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o pod
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}},
 		{Name: "local", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}},
 	}
-	container.VolumeMounts = []corev1.VolumeMount{{Name: "home", MountPath: home}, {Name: "shm", MountPath: "/dev/shm"}, {Name: "scratch", MountPath: "/tmp"}, {Name: "local", MountPath: "/scratch"}}
+	container.VolumeMounts = []corev1.VolumeMount{
+		{Name: "home", MountPath: home}, {Name: "shm", MountPath: "/dev/shm"}, {Name: "scratch", MountPath: "/tmp"},
+		{Name: "local", MountPath: "/scratch"},
+	}
 	groups := map[int64]bool{}
 	for _, f := range o.Folders {
 		mount := corev1.VolumeMount{Name: f.Claim, MountPath: home + "/shared/" + f.Name, ReadOnly: f.ReadOnly}
@@ -304,7 +324,8 @@ func addEnvironments(pod *corev1.Pod, container *corev1.Container, mount string)
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: true},
 	}})
-	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: mount, ReadOnly: true})
+	container.VolumeMounts = append(container.VolumeMounts,
+		corev1.VolumeMount{Name: name, MountPath: mount, ReadOnly: true})
 }
 
 // chooseMachines keeps the pod to the machines it may run on, and to those it
@@ -328,11 +349,13 @@ func chooseMachines(pod *corev1.Pod, kind GPUKind, o podOptions) error {
 	}
 	affinity := &corev1.NodeAffinity{}
 	if required.MatchExpressions != nil {
-		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{required}}
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution =
+			&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{required}}
 	}
 	if o.Prefer != nil {
 		affinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{
-			{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{named(o.Prefer)}}},
+			{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{named(
+				o.Prefer)}}},
 		}
 	}
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: affinity}

@@ -57,7 +57,8 @@ func (j *Job) tryLine() string {
 	words := j.tryWords()
 	if n := len(j.Tries); n > 0 && j.Tries[n-1].EndCode == EndPreempted {
 		last := j.Tries[n-1]
-		words = fmt.Sprintf("it gave way to %s, launch %d, at %s; %s", last.For, last.ForLaunch, time.UnixMilli(last.Until).Local().Format("15:04:05"), words)
+		words = fmt.Sprintf("it gave way to %s, launch %d, at %s; %s", last.For, last.ForLaunch,
+			time.UnixMilli(last.Until).Local().Format("15:04:05"), words)
 	}
 	return "\n[gpulab: " + words + "]\n"
 }
@@ -90,7 +91,10 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 		return l
 	}
 	job := *l.Job
-	try := Try{From: l.Started.UnixMilli(), Until: now.UnixMilli(), EndCode: l.EndCode, Reason: l.Reason, ExitCode: job.ExitCode, Simulated: l.Simulated}
+	try := Try{
+		From: l.Started.UnixMilli(), Until: now.UnixMilli(), EndCode: l.EndCode, Reason: l.Reason, ExitCode: job.ExitCode,
+		Simulated: l.Simulated,
+	}
 	if l.EndCode == EndPreempted {
 		try.For, try.ForLaunch, try.Saved = job.WayFor, job.WayLaunch, saved
 	}
@@ -122,9 +126,11 @@ func (s *Service) pauses(l Launch) string {
 	}
 	last := l.Job.Tries[len(l.Job.Tries)-1]
 	if l.Service != nil {
-		return fmt.Sprintf("It is started again at %s. Before: %s", l.Job.NotBefore.Local().Format("15:04:05"), cmp.Or(last.Reason, "it ended."))
+		return fmt.Sprintf("It is started again at %s. Before: %s", l.Job.NotBefore.Local().Format("15:04:05"),
+			cmp.Or(last.Reason, "it ended."))
 	}
-	return fmt.Sprintf("It is started again at %s, for %s. The last one: %s", l.Job.NotBefore.Local().Format("15:04:05"), l.Job.tryWords(), cmp.Or(last.Reason, "it ended."))
+	return fmt.Sprintf("It is started again at %s, for %s. The last one: %s", l.Job.NotBefore.Local().Format("15:04:05"),
+		l.Job.tryWords(), cmp.Or(last.Reason, "it ended."))
 }
 
 // tryAgain notes that a job is to be started once more. It was ended by nobody

@@ -43,20 +43,25 @@ var directiveNames = map[string]string{
 	"--retries": "retries",
 	"--array":   "array", "-a": "array",
 	"--preemptible": "preemptible",
-	"--cpus":        "cpus", "--cpus-per-task": "cpus", "-c": "cpus", "--mincpus": "cpus", "--cpus-per-gpu": "cpus-per-gpu",
-	"--mem": "mem", "--mem-per-cpu": "mem-per-cpu", "--mem-per-gpu": "mem-per-gpu",
+	"--cpus":        "cpus", "--cpus-per-task": "cpus", "-c": "cpus", "--mincpus": "cpus",
+	"--cpus-per-gpu": "cpus-per-gpu",
+	"--mem":          "mem", "--mem-per-cpu": "mem-per-cpu", "--mem-per-gpu": "mem-per-gpu",
 	"--mail-type": "mail",
 	"--export":    "export",
 	"--input":     "input", "-i": "input",
 	"--nodes": "nodes", "-N": "nodes",
-	"--ntasks": "tasks", "-n": "tasks", "--ntasks-per-node": "tasks", "--tasks-per-node": "tasks", "--ntasks-per-gpu": "tasks",
+	"--ntasks": "tasks", "-n": "tasks", "--ntasks-per-node": "tasks", "--tasks-per-node": "tasks",
+	"--ntasks-per-gpu": "tasks",
 }
 
 // directiveValues has an example of each directive's value, for errors.
 var directiveValues = map[string]string{
-	"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "errors": "train.err", "profile": "gpu",
-	"dir": "work", "environment": "pytorch", "after": "afterok:12", "retries": "3", "array": "0-9", "cpus": "4", "cpus-per-gpu": "4",
-	"mem": "8G", "mem-per-cpu": "2G", "mem-per-gpu": "8G", "mail": "END", "export": "NAME=VALUE", "nodes": "1", "tasks": "1",
+	"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "errors": "train.err",
+	"profile": "gpu",
+	"dir":     "work", "environment": "pytorch", "after": "afterok:12", "retries": "3", "array": "0-9", "cpus": "4",
+	"cpus-per-gpu": "4",
+	"mem":          "8G", "mem-per-cpu": "2G", "mem-per-gpu": "8G", "mail": "END", "export": "NAME=VALUE", "nodes": "1",
+	"tasks": "1",
 }
 
 // meaningless has the options of sbatch that have no effect here; true for those that take a value.
@@ -66,25 +71,32 @@ var meaningless = map[string]bool{
 	"--open-mode": true, "--time-min": true, "--tmp": true, "--hint": true, "--mem-bind": true, "--cpu-bind": true,
 	"--gpu-bind": true, "--gpu-freq": true, "--cpu-freq": true, "--distribution": true, "-m": true, "--acctg-freq": true,
 	"--threads-per-core": true, "--ntasks-per-core": true, "--ntasks-per-socket": true, "--sockets-per-node": true,
-	"--cores-per-socket": true, "--extra-node-info": true, "-B": true, "--core-spec": true, "-S": true, "--thread-spec": true,
-	"--switches": true, "--delay-boot": true, "--priority": true, "--mcs-label": true, "--power": true, "--network": true,
-	"--gres-flags": true, "--wait-all-nodes": true, "--kill-on-invalid-dep": true, "--admin-comment": true, "--extra": true,
-	"--verbose": false, "-v": false, "--quiet": false, "-Q": false, "--exclusive": false, "--oversubscribe": false, "-s": false,
+	"--cores-per-socket": true, "--extra-node-info": true, "-B": true, "--core-spec": true, "-S": true,
+	"--thread-spec": true,
+	"--switches":    true, "--delay-boot": true, "--priority": true, "--mcs-label": true, "--power": true,
+	"--network":    true,
+	"--gres-flags": true, "--wait-all-nodes": true, "--kill-on-invalid-dep": true, "--admin-comment": true,
+	"--extra":   true,
+	"--verbose": false, "-v": false, "--quiet": false, "-Q": false, "--exclusive": false, "--oversubscribe": false,
+	"-s":           false,
 	"--overcommit": false, "-O": false, "--no-kill": false, "-k": false, "--ignore-pbs": false, "--parsable": false,
 	"--nice": false, "--propagate": false, "--get-user-env": false, "--contiguous": false, "--spread-job": false,
 	"--use-min-nodes": false, "--reboot": false,
 }
 
-const chosenMachine = "a profile says on which GPUs a job runs, and the lab chooses the machine. Write --profile=P; `gpulab profiles` lists them"
+const chosenMachine = "a profile says on which GPUs a job runs, and the lab chooses the machine. Write --profile=P; " +
+	"`gpulab profiles` lists them"
 
 // notTaken has options of sbatch that are refused, each with what gpulab does instead.
 var notTaken = map[string]string{
-	"--requeue":    "--preemptible lets a job give way to others and run again later, and --retries=N lets it run again when it fails",
+	"--requeue": "--preemptible lets a job give way to others and run again later, and --retries=N lets it run " +
+		"again when it fails",
 	"--no-requeue": "no job is run again unless it says so, with --preemptible or --retries=N",
 	"--constraint": chosenMachine, "-C": chosenMachine,
 	"--nodelist": chosenMachine, "-w": chosenMachine,
 	"--exclude": chosenMachine, "-x": chosenMachine,
-	"--begin": startsInTurn, "-b": startsInTurn, "--hold": startsInTurn, "-H": startsInTurn, "--immediate": startsInTurn, "-I": startsInTurn,
+	"--begin": startsInTurn, "-b": startsInTurn, "--hold": startsInTurn, "-H": startsInTurn, "--immediate": startsInTurn,
+	"-I":                startsInTurn,
 	"--deadline":        "--time says how long it may run",
 	"--signal":          "a job gets SIGTERM 30 s before it is ended, at its time limit too; write `trap … TERM`",
 	"--wait":            "`gpulab submit --wait` waits for it",
@@ -97,7 +109,8 @@ var notTaken = map[string]string{
 
 const startsInTurn = "a job starts when its turn has come; --dependency=afterok:N lets it wait for another job"
 
-const oneProgram = "a job here is one program on one machine. For its threads ask for cores, such as --cpus-per-task=4; for many programs of one kind make an array, such as --array=0-3"
+const oneProgram = "a job here is one program on one machine. For its threads ask for cores, such as " +
+	"--cpus-per-task=4; for many programs of one kind make an array, such as --array=0-3"
 
 // directives reads the directives of a script into a request.
 type directives struct {
@@ -151,7 +164,9 @@ func (d *directives) read(words []string) {
 		case instead != "":
 			d.wrong(refuse("gpulab does not support %s: %s.", name, instead))
 		case !known:
-			d.wrong(refuse("gpulab does not support %s. Remove it. The directives are --gpus, --gres=gpu:N, --cpus-per-task, --mem, --time, --job-name, --output, --error, --chdir, --env, --export, --dependency, --retries, --array, --preemptible, --mail-type and --profile.", clipped(word)))
+			d.wrong(refuse("gpulab does not support %s. Remove it. The directives are --gpus, --gres=gpu:N, --cpus-per-task, "+
+				"--mem, --time, --job-name, --output, --error, --chdir, --env, --export, --dependency, --retries, --array, "+
+				"--preemptible, --mail-type and --profile.", clipped(word)))
 		case bare && !has:
 			d.wrong(d.take(what, name, "yes", word))
 		case !has:
@@ -167,7 +182,8 @@ func (d *directives) take(what, name, value, word string) error {
 	amount := func(to *int64) error {
 		n, ok := slurmMemory(value)
 		if !ok {
-			return refuse("%s is not an amount of memory. Write a number followed by M, G or T, such as %s=8G.", clipped(word), name)
+			return refuse("%s is not an amount of memory. Write a number followed by M, G or T, such as %s=8G.", clipped(word),
+				name)
 		}
 		d.r.need("memory", d.line)
 		*to = max(*to, n)
@@ -202,7 +218,8 @@ func (d *directives) take(what, name, value, word string) error {
 		d.left = append(d.left, word)
 	case "input":
 		if value != "/dev/null" {
-			return refuse("%s: a job has no standard input. In the script, write < %s after the command.", clipped(word), clipped(value))
+			return refuse("%s: a job has no standard input. In the script, write < %s after the command.", clipped(word),
+				clipped(value))
 		}
 	case "output", "errors":
 		if value != "/dev/null" {
@@ -306,7 +323,9 @@ func (d *directives) mail(word, value string) error {
 }
 
 // otherMails are kinds of mail that only Slurm sends.
-var otherMails = []string{"REQUEUE", "STAGE_OUT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "ARRAY_TASKS", "INVALID_DEPEND"}
+var otherMails = []string{
+	"REQUEUE", "STAGE_OUT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "ARRAY_TASKS", "INVALID_DEPEND",
+}
 
 // ParseMail reads which mails about a job its owner wants, as sbatch takes it. "" is nil: the owner gets the mails that
 // they have chosen for all jobs. The error is a *JobError.
@@ -355,14 +374,17 @@ func (d *directives) export(word, value string) error {
 		}
 	}
 	if len(missing) > 0 {
-		d.r.note("--export copies no variables from the computer that submits the job. Write " + missing[0] + "=VALUE for " + units.List(missing) + ".")
+		d.r.note("--export copies no variables from the computer that submits the job. Write " + missing[0] + "=VALUE for " +
+			units.List(missing) + ".")
 	}
 	return nil
 }
 
 // slurmEnv returns the variables of Slurm that follow from the launch. jobrun.py adds those that only the pod knows.
 func (l Launch) slurmEnv(profile Profile) map[string]string {
-	env := map[string]string{"SLURM_JOB_USER": l.Handle, "SLURM_JOB_PARTITION": profile.Slug, "SLURM_JOB_ACCOUNT": l.Handle}
+	env := map[string]string{
+		"SLURM_JOB_USER": l.Handle, "SLURM_JOB_PARTITION": profile.Slug, "SLURM_JOB_ACCOUNT": l.Handle,
+	}
 	if profile.CPUs > 0 {
 		cores := strconv.Itoa(max(int(profile.CPUs), 1))
 		for _, name := range []string{"SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"} {
@@ -377,7 +399,8 @@ func (l Launch) slurmEnv(profile Profile) map[string]string {
 		for n := range l.GPUs {
 			numbers = append(numbers, strconv.Itoa(n))
 		}
-		env["SLURM_GPUS"], env["SLURM_GPUS_ON_NODE"], env["SLURM_JOB_GPUS"] = strconv.Itoa(l.GPUs), strconv.Itoa(l.GPUs), strings.Join(numbers, ",")
+		env["SLURM_GPUS"], env["SLURM_GPUS_ON_NODE"], env["SLURM_JOB_GPUS"] = strconv.Itoa(l.GPUs), strconv.Itoa(l.GPUs),
+			strings.Join(numbers, ",")
 	}
 	return env
 }

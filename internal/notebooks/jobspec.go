@@ -26,7 +26,8 @@ var endings = map[string]string{"python3": ".py", "Rscript": ".R", "julia": ".jl
 // not set. It collects what the job cannot have in the faults.
 func (r *JobRequest) readScript() error {
 	if len(r.Script) > MaxScript {
-		return refuse("The script is longer than %d KiB. Keep the program in a file of your home, and let the script start it.", MaxScript>>10)
+		return refuse("The script is longer than %d KiB. Keep the program in a file of your home, and let the script "+
+			"start it.", MaxScript>>10)
 	}
 	if !utf8.ValidString(r.Script) || strings.ContainsRune(r.Script, 0) {
 		return refuse("The script is not a text file. To run a program, write a script that starts it.")
@@ -118,7 +119,8 @@ func (r *JobRequest) directive(what, name, value string) error {
 		fallthrough
 	case "gpus":
 		if model, _, has := strings.Cut(value, ":"); has {
-			return refuse("%s names the GPU model %s. In gpulab, the profile selects the model: write --profile=gpu, for example. `gpulab profiles` lists them.", name, clipped(model))
+			return refuse("%s names the GPU model %s. In gpulab, the profile selects the model: write --profile=gpu, for "+
+				"example. `gpulab profiles` lists them.", name, clipped(model))
 		}
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 {
@@ -236,7 +238,9 @@ func ParseJobTime(text string) (time.Duration, error) {
 // belowHome makes a path relative to the home of handle; "" is the home itself.
 func belowHome(text, handle, what string) (string, error) {
 	text = strings.TrimSpace(text)
-	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || len(text) > 500 {
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool {
+		return !unicode.IsPrint(r)
+	}) || len(text) > 500 {
 		return "", refuse("%s has to be a path of at most 500 visible characters.", what)
 	}
 	home := "/home/" + handle
@@ -333,7 +337,8 @@ func outputFile(pattern, handle, name string, id int64, element *Job) (string, e
 	}
 	// A job has one step, one task and one machine, which is not known yet: their patterns mean the same for every job.
 	stands := map[byte]string{
-		'j': strconv.FormatInt(id, 10), 'A': strconv.FormatInt(id, 10), 'J': strconv.FormatInt(id, 10), 'x': fileName(name), 'u': handle,
+		'j': strconv.FormatInt(id, 10), 'A': strconv.FormatInt(id, 10), 'J': strconv.FormatInt(id, 10), 'x': fileName(name),
+		'u': handle,
 		'N': "lab", 's': "batch", 'n': "0", 't': "0", '%': "%",
 	}
 	if element != nil {
@@ -350,7 +355,8 @@ func outputFile(pattern, handle, name string, id int64, element *Job) (string, e
 			width = 10*width + int(pattern[i]-'0')
 		}
 		if i == len(pattern) || stands[pattern[i]] == "" {
-			return "", refuse("In the name of a job's output file, %%j is the job's number, %%x its name and %%u its owner, and in an array %%A its number and %%a the element's; %%%% is a %%. %s has something else.", clipped(pattern))
+			return "", refuse("In the name of a job's output file, %%j is the job's number, %%x its name and %%u its owner, "+
+				"and in an array %%A its number and %%a the element's; %%%% is a %%. %s has something else.", clipped(pattern))
 		}
 		word := stands[pattern[i]]
 		if strings.IndexByte("jAaJnt", pattern[i]) >= 0 {

@@ -42,7 +42,8 @@ func (s *Service) advanceJobStart(ctx context.Context, l Launch) (Launch, error)
 		return l, err
 	}
 	if o.HomeReadOnly {
-		return failed(l, EndQuota, "The home is full, and a job could not write what it finds out. Delete some files, then run it again."), nil
+		return failed(l, EndQuota, "The home is full, and a job could not write what it finds out. Delete some files, "+
+			"then run it again."), nil
 	}
 	program, err := s.rows.program(ctx, l.ID)
 	if err != nil {
@@ -145,7 +146,8 @@ func jobEndWords(p PodInfo, limit time.Duration, memoryRanOut bool) (code, words
 	case p.ExitCode == 0:
 		return EndSucceeded, "It has ended well."
 	// The reason may be from a part of it that was ended long before: not where it was asked to end.
-	case (p.ExitReason == "OOMKilled" || p.ExitCode == 137 && memoryRanOut) && !p.Terminating && p.ExitCode != 143 && p.ExitCode != exitSaved:
+	case (p.ExitReason == "OOMKilled" || p.ExitCode == 137 && memoryRanOut) && !p.Terminating && p.ExitCode != 143 &&
+		p.ExitCode != exitSaved:
 		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
 	case killed && !p.Started.IsZero() && p.Ended.Sub(p.Started) >= limit:
 		return EndTimeLimit, outOfTime

@@ -27,8 +27,8 @@ type Tokens interface {
 	ServerToken(ctx context.Context, handle, name string, lasting time.Duration) (string, error)
 }
 
-// Jupyter asks notebooks' servers what they do. A server gets to see the token that it is asked with, so each has a token
-// of its own, which is its owner's and opens that one server: it gives nobody anything new.
+// Jupyter asks notebooks' servers what they do. A server gets to see the token that it is asked with, so each has a
+// token of its own, which is its owner's and opens that one server: it gives nobody anything new.
 type Jupyter struct {
 	tokens Tokens
 	pods   Pods
@@ -53,7 +53,10 @@ const (
 // NewJupyter returns a Jupyter; it connects at the first question.
 func NewJupyter(tokens Tokens, pods Pods) *Jupyter {
 	return &Jupyter{tokens: tokens, pods: pods, now: time.Now, known: map[podKey]serverToken{}, client: &http.Client{
-		Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+		Transport: &http.Transport{
+			DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, DisableKeepAlives: true,
+			MaxResponseHeaderBytes: 64 << 10,
+		},
 		// A notebook does not lead gpulab anywhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -100,7 +103,10 @@ func latest(a, b time.Time) time.Time {
 var errNoSuchAPI = errors.New("the notebook has no such part")
 
 func (j *Jupyter) get(ctx context.Context, pod PodInfo, token, what string, out any) error {
-	address := url.URL{Scheme: "http", Host: net.JoinHostPort(pod.IP, strconv.Itoa(notebookPort)), Path: launchURL(pod.Handle, pod.Server) + "api/" + what}
+	address := url.URL{
+		Scheme: "http", Host: net.JoinHostPort(pod.IP, strconv.Itoa(notebookPort)),
+		Path: launchURL(pod.Handle, pod.Server) + "api/" + what,
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
 		return err

@@ -38,7 +38,8 @@ type Labels struct {
 // NewLabels returns the labels below bases, which are names of gpulab's pages, at
 // httpsPort. key signs credentials and must outlast restarts. sessions finds a session
 // by its ID.
-func NewLabels(bases []string, httpsPort int, key []byte, sessions func(context.Context, string) (users.Session, error)) *Labels {
+func NewLabels(bases []string, httpsPort int, key []byte,
+	sessions func(context.Context, string) (users.Session, error)) *Labels {
 	l := &Labels{httpsPort: httpsPort, key: key, sessions: sessions, now: time.Now}
 	for _, base := range bases {
 		l.bases = append(l.bases, strings.ToLower(base))

@@ -204,7 +204,8 @@ func stock(active []Launch, room Room) []queue.Stock {
 	}
 	slices.SortFunc(list, func(a, b queue.Stock) int {
 		x, y := of[a.Kind], of[b.Kind]
-		return cmp.Or(cmp.Compare(everybodys(x), everybodys(y)), cmp.Compare(x.GPUMemory, y.GPUMemory), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(everybodys(x), everybodys(y)), cmp.Compare(x.GPUMemory, y.GPUMemory),
+			cmp.Compare(a.Kind, b.Kind))
 	})
 	return list
 }
@@ -213,7 +214,9 @@ func stock(active []Launch, room Room) []queue.Stock {
 func foreign(active []Launch, room Room, machine string) int {
 	n := 0
 	for _, h := range room.Holders {
-		if h.Node == machine && !slices.ContainsFunc(active, func(l Launch) bool { return l.Handle == h.Handle && l.Name == h.Notebook }) {
+		if h.Node == machine && !slices.ContainsFunc(active, func(l Launch) bool {
+			return l.Handle == h.Handle && l.Name == h.Notebook
+		}) {
 			n += h.GPUs
 		}
 	}

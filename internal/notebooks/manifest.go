@@ -87,7 +87,8 @@ func (r *JobRequest) readManifest() error {
 	case !m.kind || !m.version:
 		return refuse("A manifest begins with apiVersion: batch/v1 and kind: Job.")
 	case len(m.command) == 0:
-		return refuse("The manifest has no spec.template.spec.containers[0].command. It has to say what is run: what an image would run by itself is not known here.")
+		return refuse("The manifest has no spec.template.spec.containers[0].command. It has to say what is run: what an " +
+			"image would run by itself is not known here.")
 	}
 	if err := m.array(); err != nil {
 		return err
@@ -156,9 +157,13 @@ var reasons = []struct {
 }{
 	{"Your home and your shared folders are there by themselves.", []string{"volumes", "volumeMounts", "volumeDevices"}},
 	{"A job runs in your own namespace.", []string{"namespace"}},
-	{"It runs as you, without further rights.", []string{"securityContext", "hostNetwork", "hostPID", "hostIPC", "hostUsers", "privileged", "shareProcessNamespace"}},
-	{"Jobs have no access to the cluster.", []string{"serviceAccountName", "serviceAccount", "automountServiceAccountToken"}},
-	{"A profile says on which machines it runs.", []string{"nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName", "topologySpreadConstraints", "priorityClassName", "runtimeClassName"}},
+	{"It runs as you, without further rights.",
+		[]string{"securityContext", "hostNetwork", "hostPID", "hostIPC", "hostUsers", "privileged", "shareProcessNamespace"}},
+	{"Jobs have no access to the cluster.", []string{"serviceAccountName", "serviceAccount",
+		"automountServiceAccountToken"}},
+	{"A profile says on which machines it runs.",
+		[]string{"nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName", "topologySpreadConstraints",
+			"priorityClassName", "runtimeClassName"}},
 	{"Nobody reaches it from outside.", []string{"ports", "livenessProbe", "readinessProbe", "startupProbe"}},
 	{"Start what comes first in the command.", []string{"initContainers", "lifecycle"}},
 	{"Write the value itself, or keep it in a file of your home.", []string{"valueFrom", "envFrom"}},
@@ -222,7 +227,8 @@ func whole(v *yaml.Node, at string, least, most int) (int, error) {
 
 // amounts are the quantities that are taken. Kubernetes' own reader computes for
 // hours on one whose exponent has nine digits.
-var amounts = regexp.MustCompile(`^([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+var amounts = regexp.MustCompile(`^([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([numkMGTPE]|[KMGTPE]i|` +
+	`[eE][+-]?[0-9]{1,2})?$`)
 
 func amount(v *yaml.Node, at string) (resource.Quantity, error) {
 	if v.Kind == yaml.ScalarNode && amounts.MatchString(v.Value) {
@@ -278,8 +284,14 @@ func (m *manifest) spec(v *yaml.Node, at string) error {
 			}
 			return err
 		},
-		"completions":    func(v *yaml.Node, at string) (err error) { m.completions, err = whole(v, at, 1, maxTasks); return err },
-		"parallelism":    func(v *yaml.Node, at string) (err error) { m.parallelism, err = whole(v, at, 1, maxTasks); return err },
+		"completions": func(v *yaml.Node, at string) (err error) {
+			m.completions, err = whole(v, at, 1, maxTasks)
+			return err
+		},
+		"parallelism": func(v *yaml.Node, at string) (err error) {
+			m.parallelism, err = whole(v, at, 1, maxTasks)
+			return err
+		},
 		"completionMode": func(v *yaml.Node, at string) error { return only(v, at, "Indexed", "NonIndexed") },
 		"suspend":        func(v *yaml.Node, at string) error { return only(v, at, "false") },
 	})

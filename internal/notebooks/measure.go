@@ -22,8 +22,8 @@ type PodUsage struct {
 // measureTime is how long a machine has to answer.
 const measureTime = 5 * time.Second
 
-// Measure asks the kubelets of the machines with notebooks what these have used, by UID. What some machines do not tell is
-// left out, and the error says which.
+// Measure asks the kubelets of the machines with notebooks what these have used, by UID. What some machines do not tell
+// is left out, and the error says which.
 func (c *KubeCluster) Measure(ctx context.Context) (map[string]PodUsage, error) {
 	var machines []string
 	on := map[string]string{} // the machine, by UID
@@ -89,7 +89,8 @@ const mostSummary = 8 << 20
 func (c *KubeCluster) measureOn(ctx context.Context, machine string) (map[string]PodUsage, error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	answer, err := c.client.CoreV1().RESTClient().Get().Resource("nodes").Name(machine).SubResource("proxy").Suffix("stats/summary").Stream(ctx)
+	answer, err := c.client.CoreV1().RESTClient().Get().Resource("nodes").Name(machine).SubResource("proxy").Suffix(
+		"stats/summary").Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s what its notebooks use: %w", machine, err)
 	}

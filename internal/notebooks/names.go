@@ -14,7 +14,8 @@ import (
 const maxNameLength = 30
 
 // ErrNameInvalid says what a server name looks like.
-var ErrNameInvalid = errors.New("a notebook's short name has 1 to 30 of a-z, 0-9 and single hyphens and starts with a letter")
+var ErrNameInvalid = errors.New("a notebook's short name has 1 to 30 of a-z, 0-9 and single hyphens and starts with " +
+	"a letter")
 
 // CheckName reports whether s can name a server in an address and a pod.
 func CheckName(s string) error {
@@ -40,7 +41,8 @@ func validName(s string) bool {
 }
 
 // plainLetters replaces letters that Unicode does not decompose.
-var plainLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ð", "d", "þ", "th", "ł", "l", "ı", "i")
+var plainLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ð", "d", "þ", "th", "ł",
+	"l", "ı", "i")
 
 // slug turns a title into a server name, or "" when nothing in it can be used. Letters lose their accents.
 func slug(title string) string {

@@ -40,7 +40,10 @@ type Origins struct {
 // NewOrigins reads who has which port. ports is the range to assign from, in
 // order; free reports whether no other program listens on a port.
 func NewOrigins(ctx context.Context, db *sql.DB, ports []int, free func(port int) bool) (*Origins, error) {
-	o := &Origins{db: db, first: ports[0], last: ports[len(ports)-1], free: free, now: time.Now, owner: map[int]int64{}, port: map[int64]int{}}
+	o := &Origins{
+		db: db, first: ports[0], last: ports[len(ports)-1], free: free, now: time.Now, owner: map[int]int64{},
+		port: map[int64]int{},
+	}
 	rows, err := db.QueryContext(ctx, `SELECT port, user_id FROM notebook_ports ORDER BY assigned_at, port`)
 	if err != nil {
 		return nil, fmt.Errorf("read the notebook ports: %w", err)
@@ -86,8 +89,10 @@ func (o *Origins) Port(ctx context.Context, user int64) (int, error) {
 		return port, nil
 	}
 	if port = o.pick(user); port == 0 {
-		return 0, &users.Error{Kind: ErrNoOrigin, Text: fmt.Sprintf("No address is left for your notebooks: all ports from %d to %d "+
-			"belong to people, or are used by other programs. Ask an admin to extend notebookPorts in the lab’s configuration.", o.first, o.last)}
+		return 0, &users.Error{Kind: ErrNoOrigin, Text: fmt.Sprintf("No address is left for your notebooks: all ports "+
+			"from %d to %d "+
+			"belong to people, or are used by other programs. Ask an admin to extend notebookPorts in the lab’s configuration.",
+			o.first, o.last)}
 	}
 	if _, err := o.db.ExecContext(ctx, `INSERT INTO notebook_ports (port, user_id, assigned_at) VALUES (?, ?, ?)`,
 		port, user, o.now().UnixMilli()); err != nil {

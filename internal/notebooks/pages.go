@@ -146,9 +146,11 @@ func (p *Proxy) redirect(w http.ResponseWriter, r *http.Request, target string) 
 // signIn sends a person to the sign-in page, which leads back to next, a path.
 func (p *Proxy) signIn(w http.ResponseWriter, r *http.Request, next string) {
 	target := p.cfg.LoginPath + "?next=" + url.QueryEscape(next)
-	if port := p.pagesPort(r); isPage(r) && !isOnPages(r) && port == p.cfg.HTTPSPort && cookies.Count(r, cookies.Port) > 0 {
+	if port := p.pagesPort(r); isPage(r) && !isOnPages(r) && port == p.cfg.HTTPSPort &&
+		cookies.Count(r, cookies.Port) > 0 {
 		// This browser used another port in a session that is gone, so nothing proves which one.
-		p.refuseTo(w, r, http.StatusUnauthorized, fmt.Sprintf("You are not signed in. This browser reached the lab through a "+
+		p.refuseTo(w, r, http.StatusUnauthorized, fmt.Sprintf("You are not signed in. This browser reached the lab "+
+			"through a "+
 			"forwarded port. Sign in at the port that leads to port %d of the lab, then open this page again.", port), target)
 		return
 	}
@@ -207,6 +209,7 @@ func own(w http.ResponseWriter) {
 var refusal = template.Must(template.New("refusal").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>gpulab</title>{{if .Again}}<meta http-equiv="refresh" content="2">{{end}}
-<style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}</style>
+<style>:root{color-scheme:light dark}
+body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}</style>
 </head><body><main><h1>gpulab</h1><p>{{.Message}}</p><p><a href="{{.Home}}">Back to gpulab</a></p></main></body></html>
 `))

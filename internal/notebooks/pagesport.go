@@ -18,8 +18,8 @@ import (
 // NAT. KeepPort stores that port in a cookie, so that links from notebooks and services, which have ports of their own,
 // lead back to it.
 //
-// The cookie holds a port and no host. It is signed for one session, because a page of a service may set cookies for the
-// whole host, and its owner can have any port signed for a session of their own.
+// The cookie holds a port and no host. It is signed for one session, because a page of a service may set cookies for
+// the whole host, and its owner can have any port signed for a session of their own.
 func (p *Proxy) KeepPort(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.keepPort(w, r)
@@ -64,8 +64,8 @@ func (p *Proxy) pagesPort(r *http.Request) int {
 	return kept
 }
 
-// keptPort returns the port of the cookie, or the lab's own. A session that has ended counts: the sign-in page is at the
-// port that its person came by.
+// keptPort returns the port of the cookie, or the lab's own. A session that has ended counts: the sign-in page is at
+// the port that its person came by.
 func (p *Proxy) keptPort(r *http.Request) int {
 	value, ok := cookies.One(r, cookies.Port)
 	credential, signedIn := cookies.FromRequest(r)

@@ -69,8 +69,10 @@ func inBand(band int64, first bool, role string, used float64) int32 {
 func PastUse(ctx context.Context, db *sql.DB, until time.Time, halfLife time.Duration) (map[int64]float64, error) {
 	// What is twenty half-lives ago counts a millionth.
 	list, err := db.QueryContext(ctx, `WITH held AS (
-			SELECT user_id, gpus, coalesce(preemptible, 0), started_at, ended_at FROM launches LEFT JOIN jobs ON launch_id = id WHERE gpus > 0 UNION ALL
-			SELECT user_id, gpus, preemptible, one.value ->> 'from', one.value ->> 'until' FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one WHERE gpus > 0 AND tries <> '[]')
+			SELECT user_id, gpus, coalesce(preemptible, 0), started_at, ended_at FROM launches LEFT JOIN jobs ON launch_id = id
+			WHERE gpus > 0 UNION ALL
+			SELECT user_id, gpus, preemptible, one.value ->> 'from', one.value ->> 'until' FROM launches JOIN jobs
+			ON launch_id = launches.id, json_each(tries) AS one WHERE gpus > 0 AND tries <> '[]')
 		SELECT * FROM held WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)`,
 		until.UnixMilli(), until.Add(-20*halfLife).UnixMilli())
 	if err != nil {

@@ -97,7 +97,9 @@ func choose(room Room, need Need, rules Placing) Placement {
 // keepOff leaves only the machines that are open where another one would do whose
 // free GPUs are kept for others.
 func (p *Placement) keepOff(room Room, need Need, open []NodeRoom) {
-	kept := slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return n.Kept > 0 && n.fits(need) && n.open().GPUs < need.GPUs })
+	kept := slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool {
+		return n.Kept > 0 && n.fits(need) && n.open().GPUs < need.GPUs
+	})
 	if need.GPUs == 0 || !kept || len(open) == 0 {
 		return
 	}
@@ -112,7 +114,8 @@ func (p *Placement) preferOf(open []NodeRoom, spread bool) {
 	case 1:
 		p.Why = "No other machine had room for it."
 	default:
-		p.Why = "Of the machines with room for it, it had the fewest free GPUs: others stay whole for notebooks that need several."
+		p.Why = "Of the machines with room for it, it had the fewest free GPUs: others stay whole for notebooks that need " +
+			"several."
 		if spread {
 			p.Why = "Of the machines with room for it, it had the most free GPUs."
 		}
@@ -175,9 +178,12 @@ func (s *Service) nowhere(p Profile) string {
 	case room.has(need):
 		return ""
 	case need.Only != "":
-		return fmt.Sprintf("CPU notebooks run on machines without GPUs only, by the lab’s rules, and this one starts on %s only, because its home is nowhere else. An admin can change the rule on the page of the machines.", s.called(need.Only))
+		return fmt.Sprintf("CPU notebooks run on machines without GPUs only, by the lab’s rules, and this one starts on "+
+			"%s only, because its home is nowhere else. An admin can change the rule on the page of the machines.",
+			s.called(need.Only))
 	}
-	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and this lab has no such machine. An admin can change the rule on the page of the machines."
+	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and this lab has no such machine. An " +
+		"admin can change the rule on the page of the machines."
 }
 
 // away says why a launch waits for a machine that the lab's rules want, "" where
@@ -192,12 +198,14 @@ func (s *Service) away(l Launch) (why string, never bool) {
 		return "", false
 	}
 	if others := s.closedTo(need, room); others != "" {
-		return "No machine that could take it is for you. " + others + " Ask an admin, or launch another notebook.", !room.has(need)
+		return "No machine that could take it is for you. " + others + " Ask an admin, or launch another notebook.",
+			!room.has(need)
 	}
 	if !need.NoGPUs {
 		return "", false
 	}
-	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and none of these is ready. It starts when one is.", false
+	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and none of these is ready. It starts " +
+		"when one is.", false
 }
 
 // closedTo names machines that would do for a launch, and are for others; "" where

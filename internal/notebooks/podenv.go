@@ -56,5 +56,7 @@ func (s *Service) podEnv(ctx context.Context, l Launch, u users.User) (env map[s
 // processors returns a variable that Kubernetes sets to the container's limit of cores,
 // rounded up. Without a limit, it is the number of cores that the machine has for pods.
 func processors(name string) corev1.EnvVar {
-	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}}
+	return corev1.EnvVar{
+		Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}},
+	}
 }

@@ -85,7 +85,8 @@ type yielder struct {
 // gives way only where all that is needed comes together on one machine, and not
 // past somebody who waits for the same machine and cannot be helped: it would end
 // for nothing.
-func yields(now time.Time, free map[string]int, waiting []claimant, jobs []yielder) (way map[int64]int64, soon map[int64]time.Time) {
+func yields(now time.Time, free map[string]int, waiting []claimant,
+	jobs []yielder) (way map[int64]int64, soon map[int64]time.Time) {
 	way, soon = map[int64]int64{}, map[int64]time.Time{}
 	left := map[string]int{}
 	for machine, gpus := range free {
@@ -201,10 +202,14 @@ func (s *Service) giveWay(ctx context.Context, all []Launch) {
 		switch {
 		case !l.IsJob() || l.GPUs == 0 || l.IsArray():
 		case l.State == Stopping && l.EndCode == EndPreempted:
-			expect[l.Job.WayLaunch] = fmt.Sprintf("A job of %s gives way: its GPU is free in %s at the latest.", l.Handle, units.Lasting(jobGrace))
+			expect[l.Job.WayLaunch] = fmt.Sprintf("A job of %s gives way: its GPU is free in %s at the latest.", l.Handle,
+				units.Lasting(jobGrace))
 		case l.State == Running && l.Node != "":
 			running[l.ID] = l
-			jobs = append(jobs, yielder{launch: l.ID, band: s.band(ctx, l), gpus: l.GPUs, machine: l.Node, since: l.Ready, from: l.Ready.Add(s.cfg.MinimumRun)})
+			jobs = append(jobs, yielder{
+				launch: l.ID, band: s.band(ctx, l), gpus: l.GPUs, machine: l.Node, since: l.Ready,
+				from: l.Ready.Add(s.cfg.MinimumRun),
+			})
 		}
 	}
 	if len(jobs) == 0 || !slices.ContainsFunc(all, Launch.WaitsForGPU) || s.cfg.Line.Trouble() != "" {
@@ -229,7 +234,8 @@ func (s *Service) giveWay(ctx context.Context, all []Launch) {
 	}
 	way, soon := yields(now, free, waiting, jobs)
 	for launch, at := range soon {
-		expect[launch] = fmt.Sprintf("A job gives way to it at %s, unless a GPU is free before.", at.Local().Format("15:04:05"))
+		expect[launch] = fmt.Sprintf("A job gives way to it at %s, unless a GPU is free before.",
+			at.Local().Format("15:04:05"))
 	}
 	for job, launch := range way {
 		s.preempt(ctx, running[job], waits[launch])
@@ -239,7 +245,8 @@ func (s *Service) giveWay(ctx context.Context, all []Launch) {
 // preempt lets a job end for somebody who waits; it goes back into the line. It is
 // left alone if it has ended meanwhile, or nobody waits any more.
 func (s *Service) preempt(ctx context.Context, job, waits Launch) {
-	job.EndCode, job.Reason = EndPreempted, fmt.Sprintf("It gives way to %s, who waits for a GPU (launch %d). It has %s to save its state, and goes back into the line.", waits.Handle, waits.ID, units.Lasting(jobGrace))
+	job.EndCode, job.Reason = EndPreempted, fmt.Sprintf("It gives way to %s, who waits for a GPU (launch %d). It has "+
+		"%s to save its state, and goes back into the line.", waits.Handle, waits.ID, units.Lasting(jobGrace))
 	done, err := s.rows.giveWay(ctx, job, waits)
 	if err != nil || !done {
 		if err != nil && ctx.Err() == nil {
@@ -262,7 +269,8 @@ func (t rows) giveWay(ctx context.Context, job, waits Launch) (done bool, err er
 		return false, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	res, err := tx.ExecContext(ctx, `UPDATE launches SET state = 'stopping', end_code = ?, reason = ? WHERE id = ? AND state = 'running'
+	res, err := tx.ExecContext(ctx, `UPDATE launches SET state = 'stopping', end_code = ?, reason = ? WHERE id = ?
+		AND state = 'running'
 		AND EXISTS (SELECT 1 FROM launches WHERE id = ? AND state = 'waiting')`, job.EndCode, job.Reason, job.ID, waits.ID)
 	if err != nil {
 		return false, err
@@ -270,7 +278,8 @@ func (t rows) giveWay(ctx context.Context, job, waits Launch) (done bool, err er
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return false, err
 	}
-	if _, err := tx.ExecContext(ctx, `UPDATE jobs SET way_launch = ?, way_for = ? WHERE launch_id = ?`, waits.ID, waits.Handle, job.ID); err != nil {
+	if _, err := tx.ExecContext(ctx, `UPDATE jobs SET way_launch = ?, way_for = ? WHERE launch_id = ?`, waits.ID,
+		waits.Handle, job.ID); err != nil {
 		return false, err
 	}
 	return true, tx.Commit()
@@ -326,7 +335,8 @@ func (s *Service) wayWords(l Launch) string {
 	words := s.expect[l.ID]
 	if l.Job != nil && len(l.Job.Tries) > 0 {
 		if last := l.Job.Tries[len(l.Job.Tries)-1]; last.EndCode == EndPreempted {
-			words = join(fmt.Sprintf("It gave way to %s at %s, and goes on when a GPU is free for it.", last.For, time.UnixMilli(last.Until).Local().Format("15:04:05")), words)
+			words = join(fmt.Sprintf("It gave way to %s at %s, and goes on when a GPU is free for it.", last.For,
+				time.UnixMilli(last.Until).Local().Format("15:04:05")), words)
 		}
 	}
 	return words
@@ -353,5 +363,6 @@ func (s *Service) standsAside(ctx context.Context, l Launch) (words string, err 
 	case err != nil:
 		return "", err
 	}
-	return fmt.Sprintf("It gave way to %s at %s, and is back in line once that has started.", last.For, gone.Local().Format("15:04:05")), nil
+	return fmt.Sprintf("It gave way to %s at %s, and is back in line once that has started.", last.For,
+		gone.Local().Format("15:04:05")), nil
 }

@@ -182,7 +182,9 @@ func (p Profile) need() Need {
 	if err != nil {
 		q = resource.MustParse(defaultMemoryRequest)
 	}
-	return Need{Amount: Amount{GPUs: p.GPUs, MilliCPU: int64(p.cpuRequest() * 1000), Memory: q.Value()}, GPUKind: p.GPUKind()}
+	return Need{
+		Amount: Amount{GPUs: p.GPUs, MilliCPU: int64(p.cpuRequest() * 1000), Memory: q.Value()}, GPUKind: p.GPUKind(),
+	}
 }
 
 // GPUKind is which GPUs the profile takes. A model may be written as its maker
@@ -200,10 +202,14 @@ func (p Profile) GPUKind() GPUKind {
 func (k GPUKind) nodeTerm() map[string]any {
 	var wanted []any
 	if k.Model != "" {
-		wanted = append(wanted, map[string]any{"key": labelGPUModel, "operator": "In", "values": []any{k.Model, k.Model + sharedSuffix}})
+		wanted = append(wanted, map[string]any{
+			"key": labelGPUModel, "operator": "In", "values": []any{k.Model, k.Model + sharedSuffix},
+		})
 	}
 	if k.MinMemory > 0 {
-		wanted = append(wanted, map[string]any{"key": labelGPUMemory, "operator": "Gt", "values": []any{strconv.FormatInt(k.leastMemory()>>20-1, 10)}})
+		wanted = append(wanted, map[string]any{
+			"key": labelGPUMemory, "operator": "Gt", "values": []any{strconv.FormatInt(k.leastMemory()>>20-1, 10)},
+		})
 	}
 	if wanted == nil {
 		return nil

@@ -214,7 +214,8 @@ func (p *Proxy) allowed(w http.ResponseWriter, r *http.Request) bool {
 	}
 	// No page of ours: its link would lead to that name again.
 	own(w)
-	http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.", http.StatusMisdirectedRequest)
+	http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.",
+		http.StatusMisdirectedRequest)
 	return false
 }
 
@@ -306,18 +307,20 @@ func (p *Proxy) serveHubPage(w http.ResponseWriter, r *http.Request, port int) {
 	})
 }
 
-func (p *Proxy) passHub(w http.ResponseWriter, r *http.Request, port int, keep func(string) bool, after func(http.Header)) {
+func (p *Proxy) passHub(w http.ResponseWriter, r *http.Request, port int, keep func(string) bool,
+	after func(http.Header)) {
 	address, ok := p.cfg.Pods.HubAddress()
 	if !ok {
 		p.starting(w, r)
 		return
 	}
-	t := &trip{target: address, prefix: "/hub/", keepCookie: keep, address: remoteIP(r), hub: true, port: port, after: func(h http.Header) {
-		originHeadersOf(h)
-		if after != nil {
-			after(h)
-		}
-	}}
+	t := &trip{target: address, prefix: "/hub/", keepCookie: keep, address: remoteIP(r), hub: true, port: port,
+		after: func(h http.Header) {
+			originHeadersOf(h)
+			if after != nil {
+				after(h)
+			}
+		}}
 	if hub, ok := p.table.get("/"); ok {
 		t.traffic = hub.traffic
 	}

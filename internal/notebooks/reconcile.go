@@ -99,7 +99,8 @@ func (s *Service) endSimulated(ctx context.Context) {
 	list, err := s.rows.active(ctx)
 	for _, l := range list {
 		if l.Simulated {
-			err = errors.Join(err, s.end(ctx, l.ID, EndInterrupted, "It was ended: its GPU was simulated, and the lab simulates none any more."))
+			err = errors.Join(err, s.end(ctx, l.ID, EndInterrupted, "It was ended: its GPU was simulated, and the lab "+
+				"simulates none any more."))
 		}
 	}
 	if err != nil && ctx.Err() == nil {
@@ -281,7 +282,9 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 	if len(waiting) == 0 {
 		return false
 	}
-	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
+	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool {
+		return s.profileGone(ctx, l) || s.blocked(l)
+	})
 	since := s.keptSince()
 	slices.SortStableFunc(waiting, func(a, b Launch) int { return cmp.Compare(since(a.ID), since(b.ID)) })
 	queue := make([]candidate, len(waiting))
@@ -646,7 +649,9 @@ func (s *Service) options(ctx context.Context, l Launch) (map[string]any, error)
 		return nil, fmt.Errorf("find the owner: %w", err)
 	}
 	env, threads := s.podEnv(ctx, l, u)
-	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID, "env": env, "threads": threads}
+	options := map[string]any{
+		"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID, "env": env, "threads": threads,
+	}
 	if s.cfg.Options != nil {
 		more, err := s.cfg.Options(ctx, u, l.ID)
 		if err != nil {
@@ -674,7 +679,9 @@ func (s *Service) startTrouble(l Launch, err error) Launch {
 		isHub && hub.Status < 500 && !strings.Contains(hub.Message, "pending"):
 		return failed(l, EndFailed, "JupyterHub refused to start it: "+detail(hub.Message, hub.Error()))
 	case isHub && strings.Contains(hub.Message, "pending"):
-		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "An earlier notebook of this name is still going away.") })
+		s.with(l.ID, func(t *track) {
+			t.hold(now, s.patience.retry, "An earlier notebook of this name is still going away.")
+		})
 	case errors.Is(err, ErrHubDown), isHub:
 		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "JupyterHub does not answer; gpulab keeps trying.") })
 	case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && s.look(l.ID).tries+1 >= maxRefusals:
@@ -709,7 +716,8 @@ func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
 	t := s.look(l.ID)
 	switch {
 	case found && !p.Started.IsZero() && now.Sub(p.Started) > s.patience.answer:
-		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.", units.Lasting(s.patience.answer))), nil
+		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.",
+			units.Lasting(s.patience.answer))), nil
 	case now.Sub(t.asked) > s.patience.start:
 		return failed(l, EndFailed, fmt.Sprintf("It did not start within %s.", units.Lasting(s.patience.start))), nil
 	}
@@ -910,7 +918,8 @@ func (s *Service) vanished(l Launch, now time.Time) Launch {
 	if s.beforeBoot(l.Ready, l.Node) {
 		return s.interruptedByRestart(l)
 	}
-	return failed(l, EndInterrupted, "It was interrupted: its pod is gone, because its machine failed or somebody deleted it.")
+	return failed(l, EndInterrupted, "It was interrupted: its pod is gone, because its machine failed or somebody "+
+		"deleted it.")
 }
 
 // beforeBoot tells whether something that runs on a machine is from before its last
@@ -922,7 +931,8 @@ func (s *Service) beforeBoot(at time.Time, machine string) bool {
 // interruptedByRestart ends a launch that was running when its machine went
 // down, or lost its power.
 func (s *Service) interruptedByRestart(l Launch) Launch {
-	return failed(l, EndInterrupted, "It was interrupted by a restart of the machine at "+s.cfg.Booted.Local().Format("15:04 on Mon 2 Jan")+
+	return failed(l, EndInterrupted, "It was interrupted by a restart of the machine at "+
+		s.cfg.Booted.Local().Format("15:04 on Mon 2 Jan")+
 		". What its programs had in memory is lost; what is in the home folder is still there.")
 }
 

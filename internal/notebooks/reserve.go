@@ -91,13 +91,17 @@ func Reserve(stand Stand, seekers []Seeker) (kept map[int64]Kept, extra map[stri
 	raised := map[string]bool{}
 	for _, s := range waits {
 		// Where enough of a kind is free, the line lets it in by itself.
-		if !s.First || s.Yields || slices.ContainsFunc(s.Machines, func(m string) bool { return left[stand.Kind[m]] >= s.GPUs }) {
+		if !s.First || s.Yields || slices.ContainsFunc(s.Machines, func(m string) bool {
+			return left[stand.Kind[m]] >= s.GPUs
+		}) {
 			continue
 		}
 		at, line := s.near(open, nil, promised), s.line(stand)
 		kind := stand.Kind[at]
 		behind := func(o Seeker) bool {
-			return o.Launch != s.Launch && slices.ContainsFunc(o.Machines, func(m string) bool { return m != at && open[m] >= o.GPUs }) && o.line(stand) == line
+			return o.Launch != s.Launch && slices.ContainsFunc(o.Machines, func(m string) bool {
+				return m != at && open[m] >= o.GPUs
+			}) && o.line(stand) == line
 		}
 		if at != "" && !raised[kind] && slices.ContainsFunc(waits, behind) {
 			raised[kind] = true
@@ -166,7 +170,8 @@ func (s *Service) seeker(l Launch, need Need, room Room) Seeker {
 	standing := s.cfg.Line.Standing(l.ID)
 	need.Granted, _ = s.granted(l, room)
 	return Seeker{
-		Launch: l.ID, GPUs: l.GPUs, Machines: fitting(room.Nodes, need), Granted: standing.Admitted, First: standing.Position == 1,
+		Launch: l.ID, GPUs: l.GPUs, Machines: fitting(room.Nodes, need), Granted: standing.Admitted,
+		First:  standing.Position == 1,
 		Yields: s.offers(l), Keeps: s.keptFor(l.ID).Machine,
 	}
 }

@@ -65,7 +65,8 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int, p Pr
 	res, err := tx.ExecContext(ctx, `INSERT INTO launches
 		(user_id, handle, name, title, profile, gpus, state, reason, end_code, requested_at, ended_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		l.UserID, l.Handle, l.Name, l.Title, l.Profile, gpus, l.State, l.Reason, l.EndCode, l.Requested.UnixMilli(), nullMilli(l.Ended))
+		l.UserID, l.Handle, l.Name, l.Title, l.Profile, gpus, l.State, l.Reason, l.EndCode, l.Requested.UnixMilli(),
+		nullMilli(l.Ended))
 	if err == nil {
 		l.ID, err = res.LastInsertId()
 	}
@@ -99,9 +100,11 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 		gpus = l.GPUs
 	case l.Job.ArrayJob != 0:
 		element = l.Job
-		array, task = sql.NullInt64{Int64: l.Job.ArrayJob, Valid: true}, sql.NullInt64{Int64: int64(l.Job.ArrayTask), Valid: true}
+		array, task = sql.NullInt64{Int64: l.Job.ArrayJob, Valid: true},
+			sql.NullInt64{Int64: int64(l.Job.ArrayTask), Valid: true}
 		var state State
-		if err := tx.QueryRowContext(ctx, `SELECT state FROM launches WHERE id = ?`, l.Job.ArrayJob).Scan(&state); err != nil || state == Ended {
+		if err := tx.QueryRowContext(ctx, `SELECT state FROM launches WHERE id = ?`,
+			l.Job.ArrayJob).Scan(&state); err != nil || state == Ended {
 			return cmp.Or(err, errMoved) // it was cancelled meanwhile
 		}
 	}
@@ -142,10 +145,12 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held, retries,
+	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after,
+		held, retries,
 		array_tasks, array_gpus, array_job, array_task, preemptible, env, notes, errors, mail, reader, output_as, errors_as)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task, l.Job.Preemptible, string(env),
+		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after),
+		l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task, l.Job.Preemptible, string(env),
 		string(notes), l.Job.Errors, strings.Join(l.Job.Mail, ","), p.Reader, outputAs, errorsAs)
 	return err
 }
@@ -154,7 +159,8 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 // patterns of the names: the job's own number, or its array's, becomes %j or %A.
 func (t rows) filesAs(ctx context.Context, l Launch) (output, errs string, err error) {
 	var outputAs, errorsAs sql.NullString
-	err = t.db.QueryRowContext(ctx, `SELECT output_as, errors_as FROM jobs WHERE launch_id = ?`, l.ID).Scan(&outputAs, &errorsAs)
+	err = t.db.QueryRowContext(ctx, `SELECT output_as, errors_as FROM jobs WHERE launch_id = ?`, l.ID).Scan(&outputAs,
+		&errorsAs)
 	if err != nil {
 		return "", "", fmt.Errorf("read the files of job %d: %w", l.ID, err)
 	}
@@ -170,7 +176,8 @@ func (t rows) filesAs(ctx context.Context, l Launch) (output, errs string, err e
 // program is what a job runs.
 func (t rows) program(ctx context.Context, id int64) (p Program, err error) {
 	var args, env string
-	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir, env, reader FROM jobs WHERE launch_id = ?`, id).Scan(&p.Script, &args, &p.Dir, &env, &p.Reader)
+	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir, env, reader FROM jobs WHERE launch_id = ?`,
+		id).Scan(&p.Script, &args, &p.Dir, &env, &p.Reader)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, ErrNotFound
 	}
@@ -204,13 +211,15 @@ func kindOf(l Launch) string {
 }
 
 // kindColumn is kindOf a row.
-const kindColumn = `CASE WHEN launch_id IS NULL THEN 'notebook' WHEN service IS NOT NULL THEN 'service' WHEN array_job IS NULL THEN 'job' ELSE 'element' END`
+const kindColumn = `CASE WHEN launch_id IS NULL THEN 'notebook' WHEN service IS NOT NULL THEN 'service'
+	WHEN array_job IS NULL THEN 'job' ELSE 'element' END`
 
 const launchTables = `launches LEFT JOIN jobs ON launch_id = id LEFT JOIN services ON service = id`
 
 // activeNames are the names that are taken, and by which kind.
 func activeNames(ctx context.Context, tx *sql.Tx, userID int64) (map[string]string, error) {
-	r, err := tx.QueryContext(ctx, `SELECT name, `+kindColumn+` FROM `+launchTables+` WHERE user_id = ? AND state <> 'ended'`, userID)
+	r, err := tx.QueryContext(ctx, `SELECT name, `+kindColumn+` FROM `+launchTables+
+		` WHERE user_id = ? AND state <> 'ended'`, userID)
 	if err != nil {
 		return nil, err
 	}
@@ -244,12 +253,16 @@ func (t rows) active(ctx context.Context) ([]Launch, error) {
 
 // ofUser is the user's active launches of a kind, newest first, then the ended ones, at most limit in all.
 func (t rows) ofUser(ctx context.Context, userID int64, limit int, kind string) ([]Launch, error) {
-	return t.query(ctx, `WHERE user_id = ? AND `+kindColumn+` = ? ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, kind, limit)
+	return t.query(ctx, `WHERE user_id = ? AND `+kindColumn+
+		` = ? ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, kind, limit)
 }
 
 // endedJobs is every job that has ended since, but for elements of arrays.
 func (t rows) endedJobs(ctx context.Context, since time.Time) ([]Launch, error) {
-	return t.query(ctx, `WHERE state = 'ended' AND ended_at >= ? AND launch_id IS NOT NULL AND array_job IS NULL AND port IS NULL ORDER BY ended_at, id`, since.UnixMilli())
+	return t.query(ctx,
+		`WHERE state = 'ended' AND ended_at >= ? AND launch_id IS NOT NULL AND array_job IS NULL AND port IS NULL
+			ORDER BY ended_at, id`,
+		since.UnixMilli())
 }
 
 func (t rows) query(ctx context.Context, where string, args ...any) ([]Launch, error) {
@@ -293,8 +306,10 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		notes, errFile, mail  sql.NullString
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held, &retries, &tries, &notBefore,
-		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor, &notes, &errFile, &mail, &port, &door, &share, &groupID, &group, &restarts, &stopAt)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit,
+		&environment, &after, &held, &retries, &tries, &notBefore,
+		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor, &notes, &errFile, &mail, &port, &door, &share,
+		&groupID, &group, &restarts, &stopAt)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -304,10 +319,13 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 	if err := json.Unmarshal([]byte(placement), &l.Placement); err != nil {
 		return Launch{}, fmt.Errorf("launch %d: where it runs: %w", l.ID, err)
 	}
-	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
+	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready),
+		unixMilli(ended)
 	if output.Valid {
-		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool, Retries: int(retries.Int64), NotBefore: unixMilli(notBefore),
-			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64), Preemptible: preemptible.Bool, WayLaunch: wayLaunch.Int64, WayFor: wayFor.String, Errors: errFile.String}
+		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String,
+			Held: held.Bool, Retries: int(retries.Int64), NotBefore: unixMilli(notBefore),
+			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64), Preemptible: preemptible.Bool,
+			WayLaunch: wayLaunch.Int64, WayFor: wayFor.String, Errors: errFile.String}
 		if l.IsArray() {
 			l.GPUs = int(gpus.Int64)
 		}
@@ -328,7 +346,10 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		}
 	}
 	if port.Valid {
-		l.Service = &WebService{Port: int(port.Int64), Door: int(door.Int64), Share: Share{share.String, group.String, groupID.Int64}, Restarts: restarts.Bool, StopAt: unixMilli(stopAt)}
+		l.Service = &WebService{
+			Port: int(port.Int64), Door: int(door.Int64), Share: Share{share.String, group.String, groupID.Int64},
+			Restarts: restarts.Bool, StopAt: unixMilli(stopAt),
+		}
 	}
 	l.URL = l.url()
 	return l, nil

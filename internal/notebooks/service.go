@@ -285,12 +285,14 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 }
 
 // launch records a job; one without a name of its own to be found by is called one.
-func (s *Service) launch(ctx context.Context, u users.User, profile Profile, l Launch, stem string, p Program) (Launch, error) {
+func (s *Service) launch(ctx context.Context, u users.User, profile Profile, l Launch, stem string,
+	p Program) (Launch, error) {
 	return s.enter(ctx, u, profile, l, cmp.Or(stem, "job"), 0, p)
 }
 
 // enter checks that a request can be met, and makes its row.
-func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l Launch, stem string, instead int64, p Program) (Launch, error) {
+func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l Launch, stem string, instead int64,
+	p Program) (Launch, error) {
 	if why := s.closed(); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
@@ -325,7 +327,8 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	if instead != 0 {
 		still, err := s.givenUp(ctx, u, instead)
 		if err == nil && still == 0 {
-			err = &ObstacleError{"The one that waited has begun at this moment, and stays. Start this one again if you want both."}
+			err = &ObstacleError{"The one that waited has begun at this moment, and stays. Start this one again if you " +
+				"want both."}
 		}
 		if err == nil {
 			err = s.Cancel(ctx, instead)

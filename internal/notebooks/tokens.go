@@ -9,8 +9,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// dropTokens removes access tokens of gpulab, which a program may send by mistake to a notebook or service: with one, its
-// owner could act as the visitor. Other credentials are for the program.
+// dropTokens removes access tokens of gpulab, which a program may send by mistake to a notebook or service: with one,
+// its owner could act as the visitor. Other credentials are for the program.
 func dropTokens(h http.Header) {
 	kept := slices.DeleteFunc(h["Authorization"], carriesToken)
 	if len(kept) == 0 {

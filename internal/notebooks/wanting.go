@@ -14,9 +14,9 @@ type Wanting struct {
 	Keeps    string // the one of them that is kept for it, "" for none
 }
 
-// Wanting says who waits for GPUs, the next one first, and how many GPUs of each machine are free or about to be: those of
-// notebooks that are ending count, those that were promised to starting ones do not. While nothing can start, nobody waits
-// for a GPU.
+// Wanting says who waits for GPUs, the next one first, and how many GPUs of each machine are free or about to be: those
+// of notebooks that are ending count, those that were promised to starting ones do not. While nothing can start, nobody
+// waits for a GPU.
 func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Wanting, err error) {
 	free = map[string]int{}
 	if !s.cfg.Cluster.Synced() || s.hold() != "" {
@@ -95,5 +95,7 @@ func roomiest(room Room, free map[string]int, need Need) string {
 	if len(fits) == 0 {
 		return ""
 	}
-	return slices.MaxFunc(fits, func(a, b NodeRoom) int { return cmp.Compare(free[a.Name]-a.Kept, free[b.Name]-b.Kept) }).Name
+	return slices.MaxFunc(fits, func(a, b NodeRoom) int {
+		return cmp.Compare(free[a.Name]-a.Kept, free[b.Name]-b.Kept)
+	}).Name
 }

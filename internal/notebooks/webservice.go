@@ -54,7 +54,8 @@ func ParseShare(text string) (Share, error) {
 	case with == ShareGroup && group != "":
 		return Share{With: ShareGroup, Group: group}, nil
 	}
-	return Share{}, refuse("%q is nobody to share with. Write private, group:NAME, or lab for everybody who is signed in.", clipped(text))
+	return Share{}, refuse("%q is nobody to share with. Write private, group:NAME, or lab for everybody who is signed in.",
+		clipped(text))
 }
 
 func (s Share) String() string {
@@ -94,7 +95,8 @@ const (
 )
 
 // ErrTooManyServices is a bound of [Service.Serve].
-var ErrTooManyServices = fmt.Errorf("you have %d services already that wait or run, as many as one person may have; stop one first", maxServices)
+var ErrTooManyServices = fmt.Errorf("you have %d services already that wait or run, as many as one person may have; "+
+	"stop one first", maxServices)
 
 // ServiceRequest is what a person asks for.
 type ServiceRequest struct {
@@ -128,14 +130,16 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 		return Launch{}, refuse("The name of a service is a part of its address and needs a letter, such as board.")
 	}
 	if isManifest(r.File, r.Script) || isNotebook(r.File, r.Script) {
-		return Launch{}, refuse("A service runs a script or a command. A Kubernetes manifest or a notebook is for a job: submit it as one.")
+		return Launch{}, refuse("A service runs a script or a command. A Kubernetes manifest or a notebook is for a job: " +
+			"submit it as one.")
 	}
 	r.Limit = MaxJobLimit
 	if err := r.prepare(u.Handle); err != nil {
 		return Launch{}, err
 	}
 	if r.Array != "" || *r.Retries != 0 || len(r.After) > 0 {
-		return Launch{}, refuse("A service has a stop time, and neither time limit, retries, array nor dependencies: take these directives out of the script.")
+		return Launch{}, refuse("A service has a stop time, and neither time limit, retries, array nor dependencies: take " +
+			"these directives out of the script.")
 	}
 	if r.Mail != nil {
 		r.note("No mail is sent about a service.")
@@ -161,7 +165,8 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 
 func checkStopAfter(d time.Duration) error {
 	if d < minServiceTime || d > MaxServiceTime {
-		return refuse("A service is stopped after %s at least and %s at most; it can be kept for longer later.", units.Lasting(minServiceTime), units.Lasting(MaxServiceTime))
+		return refuse("A service is stopped after %s at least and %s at most; it can be kept for longer later.",
+			units.Lasting(minServiceTime), units.Lasting(MaxServiceTime))
 	}
 	return nil
 }
@@ -180,7 +185,8 @@ func (s *Service) Services(ctx context.Context, userID int64) ([]Launch, error) 
 // SharedServices are those of others that u may see and that have not ended.
 func (s *Service) SharedServices(ctx context.Context, u users.User) ([]Launch, error) {
 	list, err := s.rows.query(ctx, `WHERE service IS NOT NULL AND state <> 'ended' AND user_id <> ?1 AND
-		(share = 'lab' OR share = 'group' AND EXISTS (SELECT 1 FROM group_members m WHERE m.group_id = services.group_id AND m.user_id = ?1))
+		(share = 'lab' OR share = 'group' AND EXISTS (SELECT 1 FROM group_members m WHERE m.group_id = services.group_id
+		AND m.user_id = ?1))
 		ORDER BY requested_at DESC, id DESC`, u.ID)
 	return s.decorated(list, err)
 }
@@ -197,7 +203,8 @@ func (s *Service) Service(ctx context.Context, id int64) (Launch, error) {
 
 // ServiceCalled is somebody's service of this name that has not ended.
 func (s *Service) ServiceCalled(ctx context.Context, handle, name string) (Launch, error) {
-	return one(s.rows.query(ctx, `WHERE handle = ? AND name = ? AND service IS NOT NULL AND state <> 'ended'`, handle, name))
+	return one(s.rows.query(ctx, `WHERE handle = ? AND name = ? AND service IS NOT NULL AND state <> 'ended'`, handle,
+		name))
 }
 
 func one(list []Launch, err error) (Launch, error) {
@@ -239,7 +246,8 @@ func (s *Service) ShareService(ctx context.Context, u users.User, id int64, shar
 	if err != nil {
 		return err
 	}
-	return s.updateService(ctx, id, `share = ?, group_id = ?`, share.With, sql.NullInt64{Int64: share.group, Valid: share.group != 0})
+	return s.updateService(ctx, id, `share = ?, group_id = ?`, share.With,
+		sql.NullInt64{Int64: share.group, Valid: share.group != 0})
 }
 
 // KeepService sets a service's stop time, from now on.
@@ -251,7 +259,8 @@ func (s *Service) KeepService(ctx context.Context, id int64, stopAfter time.Dura
 }
 
 func (s *Service) updateService(ctx context.Context, id int64, set string, args ...any) error {
-	res, err := s.cfg.DB.ExecContext(ctx, `UPDATE services SET `+set+` WHERE service = ? AND (SELECT state FROM launches WHERE id = service) <> 'ended'`, append(args, id)...)
+	res, err := s.cfg.DB.ExecContext(ctx, `UPDATE services SET `+set+
+		` WHERE service = ? AND (SELECT state FROM launches WHERE id = service) <> 'ended'`, append(args, id)...)
 	if err != nil {
 		return fmt.Errorf("change service %d: %w", id, err)
 	}
@@ -302,8 +311,12 @@ func (s *Service) ServeAgain(ctx context.Context, u users.User, id int64) (Launc
 		return Launch{}, err
 	}
 	r := ServiceRequest{
-		JobRequest: JobRequest{Program: p, Name: l.Title, Profile: l.Profile, GPUs: &l.GPUs, Output: output, Errors: errs, Environment: l.Job.Environment},
-		Port:       l.Service.Port, Share: share, StopAfter: l.Service.StopAt.Sub(l.Requested).Round(time.Minute), Once: !l.Service.Restarts,
+		JobRequest: JobRequest{
+			Program: p, Name: l.Title, Profile: l.Profile, GPUs: &l.GPUs, Output: output, Errors: errs,
+			Environment: l.Job.Environment,
+		},
+		Port: l.Service.Port, Share: share, StopAfter: l.Service.StopAt.Sub(l.Requested).Round(time.Minute),
+		Once: !l.Service.Restarts,
 	}
 	r.StopAfter = min(max(r.StopAfter, minServiceTime), MaxServiceTime)
 	return s.Serve(ctx, u, r)
@@ -383,7 +396,8 @@ func (s *Service) health(l Launch, p PodInfo, now time.Time) (h Health, words st
 		default:
 			h = HealthStarting
 			if now.Sub(p.Started) > s.patience.silent {
-				words = fmt.Sprintf("Nothing answers on port %d yet. Its program has to listen there on 0.0.0.0, not on localhost alone.", l.Service.Port)
+				words = fmt.Sprintf("Nothing answers on port %d yet. Its program has to listen there on 0.0.0.0, not on "+
+					"localhost alone.", l.Service.Port)
 			}
 		}
 		t.health = h
@@ -396,7 +410,8 @@ func (t rows) share(ctx context.Context, u users.User, share Share) (Share, erro
 	if share.With != ShareGroup {
 		return share, nil
 	}
-	err := t.db.QueryRowContext(ctx, `SELECT g.id, g.name FROM groups g JOIN group_members m ON m.group_id = g.id WHERE g.name = ? AND m.user_id = ?`,
+	err := t.db.QueryRowContext(ctx,
+		`SELECT g.id, g.name FROM groups g JOIN group_members m ON m.group_id = g.id WHERE g.name = ? AND m.user_id = ?`,
 		share.Group, u.ID).Scan(&share.group, &share.Group)
 	if errors.Is(err, sql.ErrNoRows) {
 		return share, refuse("You are in no group %q with which you could share it.", clipped(share.Group))
@@ -405,7 +420,8 @@ func (t rows) share(ctx context.Context, u users.User, share Share) (Share, erro
 }
 
 func (t rows) inGroup(ctx context.Context, group, userID int64) (in bool, err error) {
-	err = t.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ?)`, group, userID).Scan(&in)
+	err = t.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ?)`,
+		group, userID).Scan(&in)
 	return in, err
 }
 
@@ -446,12 +462,17 @@ func (t rows) insertService(ctx context.Context, tx *sql.Tx, l *Launch) error {
 				continue
 			}
 			l.Service.Door = door
-			_, err := tx.ExecContext(ctx, `INSERT INTO services (service, port, door, share, group_id, restarts, stop_at) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-				l.ID, l.Service.Port, door, l.Service.Share.With, sql.NullInt64{Int64: l.Service.Share.group, Valid: l.Service.Share.group != 0}, l.Service.Restarts, l.Service.StopAt.UnixMilli())
+			_, err := tx.ExecContext(ctx,
+				`INSERT INTO services (service, port, door, share, group_id, restarts, stop_at) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+				l.ID, l.Service.Port, door, l.Service.Share.With,
+				sql.NullInt64{Int64: l.Service.Share.group, Valid: l.Service.Share.group != 0}, l.Service.Restarts,
+				l.Service.StopAt.UnixMilli())
 			return err
 		}
 	}
-	return refuse("All %d addresses that this lab has for services are in use, or rest for %s after somebody else's. Stop a service of yours, or ask an admin for more (servicePorts in the configuration).", len(t.doors), units.Lasting(doorRest))
+	return refuse("All %d addresses that this lab has for services are in use, or rest for %s after somebody else's. "+
+		"Stop a service of yours, or ask an admin for more (servicePorts in the configuration).", len(t.doors),
+		units.Lasting(doorRest))
 }
 
 // formerDoor is what a port of the head was before.
@@ -463,7 +484,8 @@ type formerDoor struct {
 }
 
 func formerDoors(ctx context.Context, tx *sql.Tx, l *Launch) (map[int]formerDoor, error) {
-	r, err := tx.QueryContext(ctx, `SELECT door, user_id = ?, user_id = ? AND name = ?, max(state <> 'ended'), max(coalesce(ended_at, 0))
+	r, err := tx.QueryContext(ctx, `SELECT door, user_id = ?, user_id = ?
+		AND name = ?, max(state <> 'ended'), max(coalesce(ended_at, 0))
 		FROM services JOIN launches ON id = service GROUP BY door, user_id, name`, l.UserID, l.UserID, l.Name)
 	if err != nil {
 		return nil, err
@@ -543,7 +565,8 @@ const tensorBoardEnvironment = "tensorboard"
 func (s *Service) serviceEnvironment(name string) (Environment, error) {
 	e, err := s.environment(name)
 	if no := (*JobError)(nil); errors.As(err, &no) && name == tensorBoardEnvironment {
-		return e, refuse("This lab has no TensorBoard yet. An admin adds it with one command on the head: gpulab env create --from tensorboard. Where another environment has it, name that one.")
+		return e, refuse("This lab has no TensorBoard yet. An admin adds it with one command on the head: gpulab env " +
+			"create --from tensorboard. Where another environment has it, name that one.")
 	}
 	return e, err
 }

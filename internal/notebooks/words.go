@@ -36,16 +36,19 @@ func startFailure(p PodInfo, now time.Time, unscheduled time.Duration) string {
 
 // ownDiskLimit matches what the kubelet says of a pod that went over its own
 // bound, rather than being in the way of others.
-var ownDiskLimit = regexp.MustCompile(`(?:local ephemeral storage limit|total limit of containers|EmptyDir volume "[^"]*" exceeds the limit) "?(\d+)([KMGT]i)`)
+var ownDiskLimit = regexp.MustCompile(`(?:local ephemeral storage limit|total limit of containers|` +
+	`EmptyDir volume "[^"]*" exceeds the limit) "?(\d+)([KMGT]i)`)
 
 // endWords says why a pod is over.
 func endWords(p PodInfo) (code, words string) {
 	switch {
 	case p.StatusReason == "Evicted" && ownDiskLimit.MatchString(p.StatusMessage):
 		limit := ownDiskLimit.FindStringSubmatch(p.StatusMessage)
-		return EndEvicted, fmt.Sprintf("It wrote more than its %s %sB outside of its home, such as in /tmp, and was ended. What is in the home is still there.", limit[1], limit[2])
+		return EndEvicted, fmt.Sprintf("It wrote more than its %s %sB outside of its home, such as in /tmp, and was "+
+			"ended. What is in the home is still there.", limit[1], limit[2])
 	case p.StatusReason == "Evicted":
-		return EndEvicted, "Its machine ran short of memory or disk and had to end it: " + detail(p.StatusMessage, "no details were given")
+		return EndEvicted, "Its machine ran short of memory or disk and had to end it: " + detail(p.StatusMessage,
+			"no details were given")
 	case p.ExitReason == "StartError", p.ExitReason == "ContainerCannotRun":
 		return EndFailed, "Its container cannot be started: " + detail(p.ExitMessage, p.ExitReason)
 	case p.StatusReason == "UnexpectedAdmissionError":
@@ -109,7 +112,8 @@ func memoryRanOut(p PodInfo) string {
 	if p.MemoryLimit <= 0 {
 		return "Memory ran out, and a program in it was ended by the system. The " + what + " itself goes on."
 	}
-	return fmt.Sprintf("Memory ran out: a program in it went over the %s's limit of %s and was ended by the system. The %[1]s itself goes on.", what, bytesWords(p.MemoryLimit))
+	return fmt.Sprintf("Memory ran out: a program in it went over the %s's limit of %s and was ended by the system. "+
+		"The %[1]s itself goes on.", what, bytesWords(p.MemoryLimit))
 }
 
 func detail(message, fallback string) string {
@@ -149,7 +153,8 @@ func waitWords(v verdict, room Room, position int) string {
 	case v.need.GPUs == 1 && v.granted && v.short == shortGPU:
 		return "Its turn has come. It waits until a machine that would do for it has a GPU free."
 	case v.need.GPUs > 0 && v.granted && v.short == shortGPU:
-		return fmt.Sprintf("Its turn has come. It waits until a machine has %s free at once.", gpuCount(v.need.GPUs)) + keptWords(v.kept, room)
+		return fmt.Sprintf("Its turn has come. It waits until a machine has %s free at once.",
+			gpuCount(v.need.GPUs)) + keptWords(v.kept, room)
 	case v.need.GPUs > 0 && v.granted:
 		return "Its turn has come. " + shortWords(v, room)
 	}
@@ -179,13 +184,16 @@ func neverWords(need Need, room Room) string {
 	anywhere.Barred = nil
 	switch {
 	case len(unfit) > 0 && !room.has(anywhere):
-		return fmt.Sprintf("Its %s cannot use the GPUs of %s, and no other machine has what it asks for.", cmp.Or(need.Thing, "image"), strings.Join(unfit, ", "))
+		return fmt.Sprintf("Its %s cannot use the GPUs of %s, and no other machine has what it asks for.",
+			cmp.Or(need.Thing, "image"), strings.Join(unfit, ", "))
 	case need.Only != "":
-		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
+		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and %[1]s has no such GPUs.",
+			room.called(need.Only))
 	case most == 0:
 		return "No machine of this lab offers a GPU now."
 	case need.GPUKind != (GPUKind{}):
-		return fmt.Sprintf("It asks for %s%s, and no machine of this lab has that. There are: %s.", gpuCount(need.GPUs), kindWords(need.GPUKind), inventory(room))
+		return fmt.Sprintf("It asks for %s%s, and no machine of this lab has that. There are: %s.", gpuCount(need.GPUs),
+			kindWords(need.GPUKind), inventory(room))
 	}
 	return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d.", gpuCount(need.GPUs), most)
 }
@@ -230,17 +238,21 @@ func shortWords(v verdict, room Room) string {
 	}
 	switch {
 	case v.short == shortGPU && v.need.Only != "" && len(room.Nodes) > 1:
-		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and no GPU is free there.", room.called(v.need.Only))
+		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and no GPU is free there.",
+			room.called(v.need.Only))
 	case v.short == shortGPU && withheld == total:
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:
-		return fmt.Sprintf("In use: %d of %d %s. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, manyGPUs(room), withheld)
+		return fmt.Sprintf("In use: %d of %d %s. Not lent out now: %d; the GPU page says why.", total-withheld-free, total,
+			manyGPUs(room), withheld)
 	case v.short == shortGPU && v.need.GPUKind != (GPUKind{}):
 		return fmt.Sprintf("It asks for %s%s; all of that kind are in use.", gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
 	case v.short == shortGPU && free > 0 && free == kept:
-		return fmt.Sprintf("All %d %s are in use, or kept for a launch before it that needs several at once.", total, manyGPUs(room))
+		return fmt.Sprintf("All %d %s are in use, or kept for a launch before it that needs several at once.", total,
+			manyGPUs(room))
 	case v.short == shortGPU && free > 0:
-		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total)
+		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.",
+			gpuCount(v.need.GPUs), free, total)
 	case v.short == shortGPU && total == 1:
 		return "The lab's GPU is in use."
 	case v.short == shortGPU && total == 2 && !room.Shared:
@@ -250,7 +262,8 @@ func shortWords(v verdict, room Room) string {
 	case v.short == shortMemory:
 		return fmt.Sprintf("Not enough memory is free: it needs %s on one machine.", bytesWords(v.need.Memory))
 	case v.short == shortCPU:
-		return fmt.Sprintf("Not enough processor time is free: it needs %.1f cores on one machine.", float64(v.need.MilliCPU)/1000)
+		return fmt.Sprintf("Not enough processor time is free: it needs %.1f cores on one machine.",
+			float64(v.need.MilliCPU)/1000)
 	default:
 		return "It waits its turn."
 	}

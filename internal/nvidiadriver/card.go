@@ -10,9 +10,10 @@ import (
 
 // Card is an NVIDIA display controller on PCI.
 type Card struct {
-	Address    string     `json:"address"`              // 0000:01:00.0
-	ID         string     `json:"id"`                   // device number, such as 2684
-	Bound      string     `json:"bound,omitempty"`      // the kernel driver that has it: nvidia, nouveau, vfio-pci, … or ""
+	Address string `json:"address"` // 0000:01:00.0
+	ID      string `json:"id"`      // device number, such as 2684
+	// the kernel driver that has it: nvidia, nouveau, vfio-pci, … or ""
+	Bound      string     `json:"bound,omitempty"`
 	Generation Generation `json:"generation,omitempty"` // "" where the number is not known
 }
 
@@ -41,9 +42,12 @@ var ranges = []struct {
 	first uint64
 	is    Generation
 }{
-	{0x0191, Tesla}, {0x06c0, Fermi}, {0x06e0, Tesla}, {0x0dc0, Fermi}, {0x0fb0, Kepler}, {0x1040, Fermi}, {0x1180, Kepler},
-	{0x1200, Fermi}, {0x1280, Kepler}, {0x1340, Maxwell}, {0x15f0, Pascal}, {0x1600, Maxwell}, {0x1b00, Pascal}, {0x1d80, Volta},
-	{0x1e00, Turing}, {0x2080, Ampere}, {0x2180, Turing}, {0x2200, Ampere}, {0x2300, Hopper}, {0x2400, Ampere}, {0x2680, Ada},
+	{0x0191, Tesla}, {0x06c0, Fermi}, {0x06e0, Tesla}, {0x0dc0, Fermi}, {0x0fb0, Kepler}, {0x1040, Fermi},
+	{0x1180, Kepler},
+	{0x1200, Fermi}, {0x1280, Kepler}, {0x1340, Maxwell}, {0x15f0, Pascal}, {0x1600, Maxwell}, {0x1b00, Pascal},
+	{0x1d80, Volta},
+	{0x1e00, Turing}, {0x2080, Ampere}, {0x2180, Turing}, {0x2200, Ampere}, {0x2300, Hopper}, {0x2400, Ampere},
+	{0x2680, Ada},
 	{0x2900, Blackwell}, {0x4000, ""},
 }
 

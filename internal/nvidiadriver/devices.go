@@ -48,7 +48,8 @@ func (d devices) make() error {
 	}
 	var errs []error
 	// Where somebody makes the cards' files on their own, as in a container, they stay as they are.
-	if params, _ := os.ReadFile(filepath.Join(d.root, "proc/driver/nvidia/params")); !strings.Contains(string(params), "ModifyDeviceFiles: 0") {
+	if params, _ := os.ReadFile(filepath.Join(d.root, "proc/driver/nvidia/params")); !strings.Contains(string(params),
+		"ModifyDeviceFiles: 0") {
 		cards, err := filepath.Glob(filepath.Join(d.root, "proc/driver/nvidia/gpus/*/information"))
 		if err != nil {
 			return err
@@ -83,7 +84,9 @@ func (d devices) card(information string) error {
 
 func (d devices) uvm() error {
 	return d.files(map[string]uint32{"nvidia-uvm": 0, "nvidia-uvm-tools": 1}, []string{"nvidia-uvm"},
-		func() error { return d.run("nvidia-modprobe", "-u", "-c=0") }, func() error { return d.run("modprobe", "nvidia-uvm") })
+		func() error {
+			return d.run("nvidia-modprobe", "-u", "-c=0")
+		}, func() error { return d.run("modprobe", "nvidia-uvm") })
 }
 
 // files makes device files, by their minor numbers, that belong to one of these drivers:

@@ -38,9 +38,11 @@ func (s Situation) Seen() string {
 	case Interrupted:
 		return fmt.Sprintf("%s, and packages whose installation was interrupted%s.", s.cards(), s.unfinishedNames())
 	case NoHeaders:
-		return fmt.Sprintf("%s, and a driver%s without a module for the kernel %s, because the kernel's headers are missing.", s.cards(), s.version(), s.Kernel)
+		return fmt.Sprintf("%s, and a driver%s without a module for the kernel %s, because the kernel's headers are missing.",
+			s.cards(), s.version(), s.Kernel)
 	case BuildFailed:
-		return fmt.Sprintf("%s, and a driver%s whose module could not be built for the kernel %s.", s.cards(), s.version(), s.Kernel)
+		return fmt.Sprintf("%s, and a driver%s whose module could not be built for the kernel %s.", s.cards(), s.version(),
+			s.Kernel)
 	case NoModule:
 		text := fmt.Sprintf("%s, and a driver%s without a module for the kernel %s", s.cards(), s.version(), s.Kernel)
 		if s.other != "" {
@@ -52,7 +54,8 @@ func (s Situation) Seen() string {
 	case KeyUnknown:
 		return s.cards() + ", and a driver that Secure Boot does not let in: the firmware does not know its key."
 	case Unsigned:
-		return s.cards() + ", and a driver that Secure Boot does not let in: its module is not signed with a key that the firmware knows."
+		return s.cards() + ", and a driver that Secure Boot does not let in: its module is not signed with a key that the " +
+			"firmware knows."
 	case Forbidden:
 		return s.cards() + ", and a driver that this machine is told not to load."
 	case NotLoaded:

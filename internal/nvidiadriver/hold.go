@@ -13,12 +13,14 @@ import (
 	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
-// HoldFile keeps the driver's packages at their versions. It is a file of preferences rather than dpkg's own hold, because
-// whoever takes gpulab off can delete it while dpkg is at work, and because it does not mix with what others hold.
+// HoldFile keeps the driver's packages at their versions. It is a file of preferences rather than dpkg's own hold,
+// because whoever takes gpulab off can delete it while dpkg is at work, and because it does not mix with what others
+// hold.
 const HoldFile = "/etc/apt/preferences.d/gpulab-nvidia-driver.pref"
 
 // ErrNoPackages says that the driver did not come in packages.
-var ErrNoPackages = errors.New("NVIDIA's driver is not installed from packages on this machine, so there is nothing to hold")
+var ErrNoPackages = errors.New("NVIDIA's driver is not installed from packages on this machine, so there is " +
+	"nothing to hold")
 
 // holdText explains itself to whoever finds it.
 const holdText = `Explanation: gpulab holds NVIDIA's driver at the version that runs. An upgrade under
@@ -50,7 +52,8 @@ func Hold(root string) ([]Package, error) {
 	var text bytes.Buffer
 	for _, v := range versions {
 		// From 1000 on apt would also go back to it from a newer one.
-		fmt.Fprintf(&text, "%sPackage: %s\nPin: version %s\nPin-Priority: 995\n\n", holdText, strings.Join(byVersion[v], " "), v)
+		fmt.Fprintf(&text, "%sPackage: %s\nPin: version %s\nPin-Priority: 995\n\n", holdText, strings.Join(byVersion[v], " "),
+			v)
 	}
 	path := filepath.Join(root, HoldFile)
 	if _, err := atomicfile.Update(path, text.Bytes(), 0o644, 0o755); err != nil {

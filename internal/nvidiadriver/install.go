@@ -94,7 +94,8 @@ func (i Installer) run(ctx context.Context, step Step) (output string, err error
 	defer status.Close()
 
 	cmd := exec.CommandContext(ctx, "sh", "-c", step.Command)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "APT_LISTCHANGES_FRONTEND=none", "NEEDRESTART_MODE=l", "LC_ALL=C.UTF-8", "APT_CONFIG="+conf.Name())
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "APT_LISTCHANGES_FRONTEND=none", "NEEDRESTART_MODE=l",
+		"LC_ALL=C.UTF-8", "APT_CONFIG="+conf.Name())
 	cmd.Env = append(cmd.Env, i.Env...)
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{progress}
@@ -152,8 +153,11 @@ func (i Installer) report(r io.Reader) {
 }
 
 var (
-	noNetwork = regexp.MustCompile(`(?i)(could not resolve|temporary failure resolving|could not connect|unable to connect|network is unreachable|no route to host|connection (failed|timed out|refused)|cannot initiate the connection)`)
-	noPackage = regexp.MustCompile(`(?:Unable to locate package|Package) '?([a-z0-9.+:~-]+)'?(?: has no installation candidate)?`)
+	noNetwork = regexp.MustCompile(`(?i)(could not resolve|temporary failure resolving|could not connect|` +
+		`unable to connect|network is unreachable|no route to host|connection (failed|timed out|refused)|` +
+		`cannot initiate the connection)`)
+	noPackage = regexp.MustCompile(`(?:Unable to locate package|` +
+		`Package) '?([a-z0-9.+:~-]+)'?(?: has no installation candidate)?`)
 	proxyAuth = regexp.MustCompile(`\b407\s+Proxy`)
 )
 
@@ -167,13 +171,18 @@ func explain(step Step, output, lists string, err error) error {
 	}
 	switch m := noPackage.FindStringSubmatch(strings.Join(wrong, "\n")); {
 	case proxyAuth.MatchString(output) || m != nil && proxyAuth.MatchString(lists):
-		return errors.New("the proxy wants a name and a password of apt; write them into a file below /etc/apt/apt.conf.d (Acquire::http::Proxy) and try again")
+		return errors.New("the proxy wants a name and a password of apt; write them into a file below /etc/apt/apt.conf.d " +
+			"(Acquire::http::Proxy) and try again")
 	case noNetwork.MatchString(output) || m != nil && noNetwork.MatchString(lists):
-		return errors.New("apt does not reach the servers that have the driver's packages; connect this machine to the network, or name the way there (`gpulab init --proxy http://proxy.example.org:3128`), and try again: what has been done stays")
+		return errors.New("apt does not reach the servers that have the driver's packages; connect this machine to the " +
+			"network, or name the way there (`gpulab init --proxy http://proxy.example.org:3128`), and try again: what has " +
+			"been done stays")
 	case strings.Contains(output, "No space left on device"):
-		return errors.New("there is no space left for the driver's packages; free some and try again: what has been done stays")
+		return errors.New("there is no space left for the driver's packages; free some and try again: what has been " +
+			"done stays")
 	case m != nil && strings.HasPrefix(m[1], "linux-headers-"):
-		return fmt.Errorf("apt knows no package %s, because there is a newer kernel by now; run `apt-get update && apt-get dist-upgrade`, reboot, and try again", m[1])
+		return fmt.Errorf("apt knows no package %s, because there is a newer kernel by now; run `apt-get update && "+
+			"apt-get dist-upgrade`, reboot, and try again", m[1])
 	case m != nil:
 		return fmt.Errorf("apt knows no package %s; run `apt-get update`, see whether it says why, and try again", m[1])
 	case len(wrong) > 0:

@@ -13,10 +13,11 @@ import (
 var (
 	openNeeded   = regexp.MustCompile(`requires use of the NVIDIA open kernel modules`)
 	legacy       = regexp.MustCompile(`supported through the NVIDIA [\d.x]+ Legacy drivers`)
-	notSupported = regexp.MustCompile(`not supported by the (NVIDIA )?[\d.]+ (NVIDIA )?driver|not supported by the open nvidia\.ko`)
-	noWindow     = regexp.MustCompile(`PCI I/O region assigned to your NVIDIA device is invalid`)
-	noPower      = regexp.MustCompile(`GPU does not have the necessary power cables connected`)
-	keyRejected  = regexp.MustCompile(`with unavailable key is rejected|unsigned module loading is restricted`)
+	notSupported = regexp.MustCompile(`not supported by the (NVIDIA )?[\d.]+ (NVIDIA )?driver|` +
+		`not supported by the open nvidia\.ko`)
+	noWindow    = regexp.MustCompile(`PCI I/O region assigned to your NVIDIA device is invalid`)
+	noPower     = regexp.MustCompile(`GPU does not have the necessary power cables connected`)
+	keyRejected = regexp.MustCompile(`with unavailable key is rejected|unsigned module loading is restricted`)
 )
 
 func initFailed(address string) *regexp.Regexp {
@@ -24,7 +25,8 @@ func initFailed(address string) *regexp.Regexp {
 }
 
 func lostCard(address string) *regexp.Regexp {
-	return regexp.MustCompile(`(Xid \(PCI:` + regexp.QuoteMeta(strings.TrimSuffix(address, ".0")) + `(\.0)?\): 79\b|` + regexp.QuoteMeta(address) + `: GPU has fallen off the bus)`)
+	return regexp.MustCompile(`(Xid \(PCI:` + regexp.QuoteMeta(strings.TrimSuffix(address, ".0")) + `(\.0)?\): 79\b|` +
+		regexp.QuoteMeta(address) + `: GPU has fallen off the bus)`)
 }
 
 // kernelLog is what the kernel has written since it was booted, as far as it still has it.

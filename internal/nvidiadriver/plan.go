@@ -99,11 +99,13 @@ func (s Situation) Plan() Plan {
 	switch s.Kind {
 	case NoCard, Working:
 		if len(s.Sick) > 0 {
-			return Plan{ByHand: true, Advice: "Switch the machine off, look at the card's seat, cables and fans, and switch it on again."}
+			return Plan{ByHand: true, Advice: "Switch the machine off, look at the card's seat, cables and fans, and switch " +
+				"it on again."}
 		}
 		return Plan{}
 	case Reserved:
-		return Plan{ByHand: true, Advice: "Take the card off vfio-pci (the options of vfio-pci in /etc/modprobe.d, or vfio-pci.ids on the kernel's command line), and reboot."}
+		return Plan{ByHand: true, Advice: "Take the card off vfio-pci (the options of vfio-pci in /etc/modprobe.d, or " +
+			"vfio-pci.ids on the kernel's command line), and reboot."}
 	case FreeDriver:
 		if len(s.Packages) > 0 { // they forbid nouveau from the next boot on
 			return Plan{Reboot: true}
@@ -114,17 +116,20 @@ func (s Situation) Plan() Plan {
 	case NoDriver, Unsupported, TooNew, NeedsOpen:
 		return s.installFor()
 	case NoMemoryWindow:
-		return Plan{ByHand: true, Reboot: true, Advice: "Switch on \"Above 4G Decoding\" (also \"Resizable BAR\" or \"Memory mapped I/O above 4 GB\") in the firmware's settings."}
+		return Plan{ByHand: true, Reboot: true, Advice: "Switch on \"Above 4G Decoding\" (also \"Resizable BAR\" or " +
+			"\"Memory mapped I/O above 4 GB\") in the firmware's settings."}
 	case NoLibrary:
 		return s.library()
 	case Mismatch:
 		return Plan{Reboot: true}
 	case Lost:
-		return Plan{ByHand: true, Advice: "Switch the machine off, look at the card's seat, cables and fans, and switch it on again."}
+		return Plan{ByHand: true, Advice: "Switch the machine off, look at the card's seat, cables and fans, and switch " +
+			"it on again."}
 	case InitFailed:
 		return s.initFailed()
 	case Interrupted:
-		return Plan{Steps: []Step{{Why: "finish what was interrupted", Command: "dpkg --configure -a && apt-get --yes --fix-broken install"}}}
+		return Plan{Steps: []Step{{Why: "finish what was interrupted",
+			Command: "dpkg --configure -a && apt-get --yes --fix-broken install"}}}
 	}
 	return s.moduleMissing()
 }
@@ -136,27 +141,34 @@ func (s Situation) moduleMissing() Plan {
 		if !s.apt() {
 			return s.pointer("Install the headers of the kernel " + s.Kernel + ", and build the driver's module with them.")
 		}
-		return Plan{Steps: []Step{update, {Why: "bring the kernel's headers; the module is built with them", Command: "apt-get install --yes --no-install-recommends " + strings.Join(s.headerPackages(), " ")}}}
+		return Plan{Steps: []Step{update, {Why: "bring the kernel's headers; the module is built with them",
+			Command: "apt-get install --yes --no-install-recommends " + strings.Join(s.headerPackages(), " ")}}}
 	case NoModule:
 		if slices.ContainsFunc(s.Packages, func(p Package) bool { return strings.Contains(p.Name, "dkms") }) {
-			return Plan{Steps: []Step{{Why: "build the module for this kernel", Command: "dkms autoinstall --kernelver " + s.Kernel}}}
+			return Plan{Steps: []Step{{Why: "build the module for this kernel",
+				Command: "dkms autoinstall --kernelver " + s.Kernel}}}
 		}
 		if o := s.best(); !o.none() {
 			return s.install()
 		}
 		return s.pointer("Install the driver's module for the kernel " + s.Kernel + ".")
 	case BuildFailed:
-		return Plan{ByHand: true, Advice: "Take a driver that knows this kernel (apt-get update, then apt-get install --only-upgrade of its packages), or boot the kernel before."}
+		return Plan{ByHand: true, Advice: "Take a driver that knows this kernel (apt-get update, then apt-get install " +
+			"--only-upgrade of its packages), or boot the kernel before."}
 	case KeyPending:
 		return Plan{Reboot: true, AtScreen: true}
 	case KeyUnknown:
 		return Plan{Steps: s.enrol(), Reboot: true, AtScreen: true}
 	case Unsigned:
 		if s.System.ubuntu() {
-			return Plan{Steps: append([]Step{{Why: "make a key and sign the module", Command: "update-secureboot-policy --new-key; dkms unbuild --all --kernelver " + s.Kernel + "; dkms autoinstall --kernelver " + s.Kernel}}, s.enrolKey("/var/lib/shim-signed/mok/MOK.der")), Reboot: true, AtScreen: true, ByHand: true,
+			return Plan{Steps: append([]Step{{Why: "make a key and sign the module",
+				Command: "update-secureboot-policy --new-key; dkms unbuild --all --kernelver " + s.Kernel +
+					"; dkms autoinstall --kernelver " + s.Kernel}}, s.enrolKey("/var/lib/shim-signed/mok/MOK.der")), Reboot: true,
+				AtScreen: true, ByHand: true,
 				Advice: "Or switch Secure Boot off in the firmware's settings."}
 		}
-		return Plan{ByHand: true, Advice: "Sign the module with a key that is enrolled, or switch Secure Boot off in the firmware's settings."}
+		return Plan{ByHand: true, Advice: "Sign the module with a key that is enrolled, or switch Secure Boot off in the " +
+			"firmware's settings."}
 	case Forbidden:
 		file, line, _ := strings.Cut(s.Evidence, ": ")
 		return Plan{ByHand: true, Steps: []Step{
@@ -165,7 +177,8 @@ func (s Situation) moduleMissing() Plan {
 			{Why: "load the driver", Command: "modprobe nvidia"},
 		}, Advice: "Somebody, or a program that saves a laptop's battery, did that on purpose: ask before you take it back."}
 	}
-	return Plan{Steps: []Step{{Why: "load the driver", Command: "modprobe nvidia"}, {Why: "and its part for CUDA", Command: "modprobe nvidia-uvm"}}}
+	return Plan{Steps: []Step{{Why: "load the driver", Command: "modprobe nvidia"},
+		{Why: "and its part for CUDA", Command: "modprobe nvidia-uvm"}}}
 }
 
 var update = Step{Why: "fetch the lists of packages", Command: "apt-get update"}
@@ -177,7 +190,8 @@ func (s Situation) apt() bool { return s.System.ID == "debian" || s.System.ID ==
 func (s Situation) installFor() Plan {
 	if s.Kind == Unsupported && len(s.Packages) == 0 {
 		if s.any(func(c Card) bool { return c.Generation == Kepler }) {
-			return Plan{ByHand: true, Advice: "The last driver for it, branch 470, is in Debian 12 and in Ubuntu; or put a newer card in."}
+			return Plan{ByHand: true, Advice: "The last driver for it, branch 470, is in Debian 12 and in Ubuntu; or put a " +
+				"newer card in."}
 		}
 		return Plan{ByHand: true, Advice: "Put a newer card in, or use the machine without GPUs."}
 	}
@@ -210,7 +224,9 @@ func (s Situation) install() Plan {
 		packages = append(packages, "mokutil")
 	}
 	why := "install the driver, and what its module is built with"
-	p.Steps = append(p.Steps, update, Step{Why: why, Command: "apt-get install --yes --no-install-recommends " + strings.Join(packages, " ")})
+	p.Steps = append(p.Steps, update, Step{
+		Why: why, Command: "apt-get install --yes --no-install-recommends " + strings.Join(packages, " "),
+	})
 	p.AtScreen = s.SecureBoot
 	p.Reboot = s.SecureBoot || s.Driver != "" || s.any(Card.free)
 	return p
@@ -218,13 +234,16 @@ func (s Situation) install() Plan {
 
 // fromNVIDIA is the plan for Debian and a card that only NVIDIA's own packages drive.
 func (s Situation) fromNVIDIA() Plan {
-	repository := "https://developer.download.nvidia.com/compute/cuda/repos/debian" + s.System.Version + "/x86_64/cuda-keyring_1.1-1_all.deb"
+	repository := "https://developer.download.nvidia.com/compute/cuda/repos/debian" + s.System.Version +
+		"/x86_64/cuda-keyring_1.1-1_all.deb"
 	return Plan{ByHand: true, Reboot: true, AtScreen: s.SecureBoot, Steps: []Step{
 		{Why: "fetch the key of NVIDIA's repository", Command: "wget " + repository},
 		{Why: "add NVIDIA's repository", Command: "apt-get install --yes ./cuda-keyring_1.1-1_all.deb"},
 		update,
-		{Why: "install the driver with its open kernel modules", Command: "apt-get install --yes " + strings.Join(s.headerPackages(), " ") + " nvidia-open"},
-	}, Advice: s.System.Name + " has no driver for such a new card, but NVIDIA's own repository has. It is another source of programs that run as root: you decide."}
+		{Why: "install the driver with its open kernel modules",
+			Command: "apt-get install --yes " + strings.Join(s.headerPackages(), " ") + " nvidia-open"},
+	}, Advice: s.System.Name + " has no driver for such a new card, but NVIDIA's own repository has. It is another " +
+		"source of programs that run as root: you decide."}
 }
 
 // library is the plan where the kernel module works and the library is not there.
@@ -246,21 +265,26 @@ func (s Situation) library() Plan {
 		}
 	}
 	if name == "" {
-		return s.pointer("Install the libraries that belong to the driver " + s.Driver + " (libnvidia-ml.so.1, libcuda.so.1).")
+		return s.pointer("Install the libraries that belong to the driver " + s.Driver +
+			" (libnvidia-ml.so.1, libcuda.so.1).")
 	}
-	return Plan{Steps: []Step{update, {Why: "install the driver's libraries", Command: "apt-get install --yes --no-install-recommends " + name}}}
+	return Plan{Steps: []Step{update, {Why: "install the driver's libraries",
+		Command: "apt-get install --yes --no-install-recommends " + name}}}
 }
 
 var (
 	teslaBranch = regexp.MustCompile(`tesla-\d+`)
-	ubuntuUtils = regexp.MustCompile(`^(?:nvidia-(?:dkms|driver|headless|kernel-source|kernel-common)|linux-modules-nvidia)-(\d+(?:-server)?)`)
+	ubuntuUtils = regexp.MustCompile(`^(?:nvidia-(?:dkms|driver|headless|kernel-source|kernel-common)|` +
+		`linux-modules-nvidia)-(\d+(?:-server)?)`)
 )
 
 func (s Situation) initFailed() Plan {
 	if noPower.MatchString(s.Evidence) {
 		return Plan{ByHand: true, Advice: "Switch the machine off, connect the card's power cables, and switch it on again."}
 	}
-	return Plan{ByHand: true, Advice: "Switch the machine off and on again (a reboot leaves the card under power). If it stays so: look for \"Above 4G Decoding\" in the firmware's settings, update the firmware, try another driver, another slot."}
+	return Plan{ByHand: true, Advice: "Switch the machine off and on again (a reboot leaves the card under power). If " +
+		"it stays so: look for \"Above 4G Decoding\" in the firmware's settings, update the firmware, try another driver, " +
+		"another slot."}
 }
 
 // enrol asks the boot loader to take the machine's key at the next boot.
@@ -272,7 +296,8 @@ func (s Situation) enrol() []Step {
 }
 
 func (s Situation) enrolKey(path string) Step {
-	return Step{Why: "ask for the key to be enrolled; choose a password of 8 letters or more, which you need once, at the screen", Command: "mokutil --import " + path, Terminal: true}
+	return Step{Why: "ask for the key to be enrolled; choose a password of 8 letters or more, which you need once, at " +
+		"the screen", Command: "mokutil --import " + path, Terminal: true}
 }
 
 // pointer is a plan that a person has to make.

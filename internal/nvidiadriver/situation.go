@@ -115,7 +115,9 @@ func (s *Situation) kind(t tree, log kernelLog) Kind {
 		return Interrupted
 	case s.any(func(c Card) bool { return c.free() }):
 		return FreeDriver
-	case !installed && s.System.known() && s.all(func(c Card) bool { return c.before(Maxwell) && s.offer(c.Generation).none() }):
+	case !installed && s.System.known() && s.all(func(c Card) bool {
+		return c.before(Maxwell) && s.offer(c.Generation).none()
+	}):
 		return Unsupported
 	case !installed:
 		return NoDriver
@@ -136,7 +138,8 @@ func (s *Situation) refused(log kernelLog) Kind {
 		pattern *regexp.Regexp
 		kind    Kind
 	}{
-		{openNeeded, NeedsOpen}, {legacy, Unsupported}, {notSupported, TooNew}, {noWindow, NoMemoryWindow}, {noPower, InitFailed},
+		{openNeeded, NeedsOpen}, {legacy, Unsupported}, {notSupported, TooNew}, {noWindow, NoMemoryWindow},
+		{noPower, InitFailed},
 	} {
 		line := log.last(sign.pattern)
 		if line == "" {
@@ -223,7 +226,9 @@ func (s *Situation) any(is func(Card) bool) bool { return slices.ContainsFunc(s.
 
 // open tells whether the installed kernel modules are NVIDIA's open ones.
 func (s *Situation) open() bool {
-	return slices.ContainsFunc(s.Packages, func(p Package) bool { return strings.Contains(p.Name, "open") && p.kernelPart() })
+	return slices.ContainsFunc(s.Packages, func(p Package) bool {
+		return strings.Contains(p.Name, "open") && p.kernelPart()
+	})
 }
 
 var versionPattern = regexp.MustCompile(`\b\d{3}\.\d+(\.\d+)?\b`)

@@ -88,13 +88,17 @@ func deb822(text string) sources {
 
 // add is the command that adds the distribution's component, empty where it is there.
 func (all sources) add(system System, want component) Step {
-	base := source{uris: "http://deb.debian.org/debian", suites: system.Codename, signedBy: "/usr/share/keyrings/debian-archive-keyring.gpg"}
+	base := source{
+		uris: "http://deb.debian.org/debian", suites: system.Codename,
+		signedBy: "/usr/share/keyrings/debian-archive-keyring.gpg",
+	}
 	if system.ubuntu() {
 		base.uris, base.signedBy = "http://archive.ubuntu.com/ubuntu", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 	}
 	have, found := []string{}, false
 	for _, s := range all {
-		if slices.Contains(strings.Fields(s.suites), system.Codename) && slices.Contains(strings.Fields(s.components), "main") {
+		if slices.Contains(strings.Fields(s.suites), system.Codename) &&
+			slices.Contains(strings.Fields(s.components), "main") {
 			if !found {
 				base, found = s, true
 			}
@@ -112,7 +116,10 @@ func (all sources) add(system System, want component) Step {
 	if len(missing) == 0 {
 		return Step{}
 	}
-	lines := []string{"Types: deb", "URIs: " + base.uris, "Suites: " + all.suitesLike(system, base), "Components: " + strings.Join(missing, " ")}
+	lines := []string{
+		"Types: deb", "URIs: " + base.uris, "Suites: " + all.suitesLike(system, base),
+		"Components: " + strings.Join(missing, " "),
+	}
 	if base.signedBy != "" {
 		lines = append(lines, "Signed-By: "+base.signedBy)
 	}

@@ -54,16 +54,19 @@ func loadKey(path string) (signingKey, error) {
 		return signingKey{}, fmt.Errorf("oidc: signing key: %w", err)
 	}
 	if fi, err := os.Stat(path); err == nil && fi.Mode().Perm()&0o077 != 0 {
-		return signingKey{}, fmt.Errorf("oidc: signing key %s can be read by others (mode %v): delete it, a new one is made at the next start", path, fi.Mode().Perm())
+		return signingKey{}, fmt.Errorf("oidc: signing key %s can be read by others (mode %v): delete it, a new one is "+
+			"made at the next start", path, fi.Mode().Perm())
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return signingKey{}, fmt.Errorf("oidc: signing key %s is damaged: delete it, a new one is made at the next start", path)
+		return signingKey{}, fmt.Errorf("oidc: signing key %s is damaged: delete it, a new one is made at the next start",
+			path)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if err != nil || !ok || key.Curve != elliptic.P256() {
-		return signingKey{}, fmt.Errorf("oidc: signing key %s is no P-256 key: delete it, a new one is made at the next start", path)
+		return signingKey{},
+			fmt.Errorf("oidc: signing key %s is no P-256 key: delete it, a new one is made at the next start", path)
 	}
 	spki, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {

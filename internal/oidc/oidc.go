@@ -67,7 +67,8 @@ type Config struct {
 func (c Config) check() (Config, error) {
 	if c.ClientID == "" || c.ClientSecret == "" || c.KeyFile == "" || c.Session == nil || c.User == nil ||
 		c.LoginURL == "" || c.AllowedHost == nil || c.Owner == nil {
-		return c, errors.New("oidc: ClientID, ClientSecret, KeyFile, Session, User, LoginURL, AllowedHost and Owner are required")
+		return c, errors.New("oidc: ClientID, ClientSecret, KeyFile, Session, User, LoginURL, AllowedHost and Owner are " +
+			"required")
 	}
 	if c.CallbackPath == "" {
 		c.CallbackPath = defaultCallback
@@ -127,7 +128,8 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Frame-Options", "DENY")
 	host, ok := p.ownHost(r.Host)
 	if !ok {
-		http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.", http.StatusMisdirectedRequest)
+		http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.",
+			http.StatusMisdirectedRequest)
 		return
 	}
 	issuer := "https://" + host + Prefix
@@ -163,7 +165,8 @@ func (p *provider) callbackOwner(uri string) (user int64, ok bool) {
 // authorize sends the browser back to the hub with a code, or to the sign-in page first.
 func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 	if len(r.URL.RequestURI()) > maxAddress {
-		p.refuse(w, r, http.StatusRequestURITooLong, "This sign-in address is too long. Go back to the home page and open the notebook from there.")
+		p.refuse(w, r, http.StatusRequestURITooLong, "This sign-in address is too long. Go back to the home page and open "+
+			"the notebook from there.")
 		return
 	}
 	if fromForm(r) {
@@ -257,7 +260,8 @@ func (p *provider) checkRequest(ctx context.Context, req *oidc.AuthRequest) erro
 		req.ResponseMode = "" // the refusal itself goes the usual way
 		return oidc.ErrInvalidRequest().WithDescription("response_mode must be query")
 	}
-	if _, err := op.ValidateAuthRequestClient(ctx, req, client{p.cfg, req.RedirectURI}, p.lib.IDTokenHintVerifier(ctx)); err != nil {
+	if _, err := op.ValidateAuthRequestClient(ctx, req, client{p.cfg, req.RedirectURI},
+		p.lib.IDTokenHintVerifier(ctx)); err != nil {
 		return err
 	}
 	// A SHA-256 in unpadded base64url has 43 characters.
@@ -280,7 +284,8 @@ func (p *provider) token(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if grant := r.PostForm.Get("grant_type"); grant != string(oidc.GrantTypeCode) {
-		op.RequestError(w, r, oidc.ErrUnsupportedGrantType().WithDescription("grant_type must be authorization_code"), p.cfg.Log)
+		op.RequestError(w, r, oidc.ErrUnsupportedGrantType().WithDescription("grant_type must be authorization_code"),
+			p.cfg.Log)
 		return
 	}
 	// Only what belongs into this request goes on, from the body, once.
@@ -348,7 +353,9 @@ func (p *provider) discovery(w http.ResponseWriter, r *http.Request) {
 		IDTokenSigningAlgValuesSupported:  []string{string(signingAlgorithm)},
 		TokenEndpointAuthMethodsSupported: []oidc.AuthMethod{oidc.AuthMethodBasic, oidc.AuthMethodPost},
 		CodeChallengeMethodsSupported:     []oidc.CodeChallengeMethod{oidc.CodeChallengeMethodS256},
-		ClaimsSupported:                   []string{"iss", "sub", "aud", "exp", "iat", "nonce", "preferred_username", "name", "uid"},
+		ClaimsSupported: []string{
+			"iss", "sub", "aud", "exp", "iat", "nonce", "preferred_username", "name", "uid",
+		},
 	})
 }
 

@@ -210,7 +210,8 @@ func (s *storage) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo,
 }
 
 // SetUserinfoFromRequest puts the same claims into the ID token.
-func (s *storage) SetUserinfoFromRequest(ctx context.Context, info *oidc.UserInfo, req op.IDTokenRequest, _ []string) error {
+func (s *storage) SetUserinfoFromRequest(ctx context.Context, info *oidc.UserInfo, req op.IDTokenRequest,
+	_ []string) error {
 	g, ok := req.(grant)
 	if !ok {
 		return errNoGrant
@@ -270,7 +271,8 @@ func (s *storage) CreateAuthRequest(context.Context, *oidc.AuthRequest, string) 
 func (s *storage) AuthRequestByID(context.Context, string) (op.AuthRequest, error) {
 	return nil, errNotOurs
 }
-func (s *storage) CreateAccessAndRefreshTokens(context.Context, op.TokenRequest, string) (string, string, time.Time, error) {
+func (s *storage) CreateAccessAndRefreshTokens(context.Context, op.TokenRequest,
+	string) (string, string, time.Time, error) {
 	return "", "", time.Time{}, errNotOurs
 }
 func (s *storage) TokenRequestByRefreshToken(context.Context, string) (op.RefreshTokenRequest, error) {
@@ -286,7 +288,8 @@ func (s *storage) GetRefreshTokenInfo(context.Context, string, string) (string, 
 func (s *storage) SetUserinfoFromScopes(context.Context, *oidc.UserInfo, string, string, []string) error {
 	return nil // superseded by SetUserinfoFromRequest
 }
-func (s *storage) SetIntrospectionFromToken(context.Context, *oidc.IntrospectionResponse, string, string, string) error {
+func (s *storage) SetIntrospectionFromToken(context.Context, *oidc.IntrospectionResponse, string, string,
+	string) error {
 	return errNotOurs
 }
 func (s *storage) GetPrivateClaimsFromScopes(context.Context, string, string, []string) (map[string]any, error) {

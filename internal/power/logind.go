@@ -99,7 +99,8 @@ func connect(bus string) (*dbus.Conn, error) {
 // watch closes in.gone when logind goes away or another takes its place.
 func (in *inhibitor) watch(ctx context.Context) error {
 	err := in.conn.AddMatchSignalContext(ctx, dbus.WithMatchSender("org.freedesktop.DBus"),
-		dbus.WithMatchInterface("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, loginName))
+		dbus.WithMatchInterface("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged"),
+		dbus.WithMatchArg(0, loginName))
 	if err != nil {
 		return fmt.Errorf("the system's D-Bus does not answer: %w", err)
 	}
@@ -154,7 +155,8 @@ func explain(err error) error {
 	if errors.As(err, &refused) {
 		switch refused.Name {
 		case "org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner",
-			"org.freedesktop.DBus.Error.Spawn.ExecFailed", "org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.Spawn.ServiceNotFound":
+			"org.freedesktop.DBus.Error.Spawn.ExecFailed", "org.freedesktop.systemd1.NoSuchUnit",
+			"org.freedesktop.DBus.Error.Spawn.ServiceNotFound":
 			return errNobody
 		}
 	}

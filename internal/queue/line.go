@@ -258,7 +258,9 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 
 // placeless tells whether somebody who waits has no place yet.
 func placeless(s State, standings map[int64]Standing) bool {
-	return slices.ContainsFunc(s.Claims, func(c Claim) bool { return !c.Held && !c.Unready && !c.Aside && standings[c.Launch] == Standing{} })
+	return slices.ContainsFunc(s.Claims, func(c Claim) bool {
+		return !c.Held && !c.Unready && !c.Aside && standings[c.Launch] == Standing{}
+	})
 }
 
 // settle notes whether Kueue has everybody who waits in their place, and tells
@@ -298,11 +300,14 @@ func (l *Line) nudge(ctx context.Context, all bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	pods := l.client.Resource(podKind).Namespace(l.cfg.Namespace)
-	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kueue,control-plane=controller-manager"})
+	list,
+		err := pods.List(ctx,
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kueue,control-plane=controller-manager"})
 	if err != nil {
 		return // it gets ready all the same
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpulab.dev/looked":%q}}}`, time.Now().UTC().Format(time.RFC3339))
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpulab.dev/looked":%q}}}`,
+		time.Now().UTC().Format(time.RFC3339))
 	for i := range list.Items {
 		if all || !podReady(&list.Items[i]) {
 			_, _ = pods.Patch(ctx, list.Items[i].GetName(), mergePatch, patch, patched)
@@ -324,9 +329,11 @@ func troubleWords(err error) string {
 		return Preparing
 	}
 	if uncertified(err) {
-		return "The certificate of Kueue, which decides who gets a GPU next, is not valid; it makes another by itself. What runs goes on; nobody is let in before, and nobody loses their place."
+		return "The certificate of Kueue, which decides who gets a GPU next, is not valid; it makes another by itself. " +
+			"What runs goes on; nobody is let in before, and nobody loses their place."
 	}
-	return "Kueue, which decides who gets a GPU next, does not answer. What runs goes on; nobody is let in before it answers, and nobody loses their place."
+	return "Kueue, which decides who gets a GPU next, does not answer. What runs goes on; nobody is let in before it " +
+		"answers, and nobody loses their place."
 }
 
 // watch starts the watch of Workloads once: before Kueue is there, the cluster
@@ -338,7 +345,8 @@ func (l *Line) watch(ctx context.Context) error {
 		if _, err := l.client.Resource(workloadKind).List(ask, ours(1)); err != nil {
 			return fmt.Errorf("list the line's launches: %w", err)
 		}
-		informer := dynamicinformer.NewFilteredDynamicInformer(l.client, workloadKind, "", 0, cache.Indexers{}, selectOurs).Informer()
+		informer := dynamicinformer.NewFilteredDynamicInformer(l.client, workloadKind, "", 0, cache.Indexers{},
+			selectOurs).Informer()
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { signal(l.wake) },
 			UpdateFunc: func(_, _ any) { signal(l.wake) },
@@ -500,8 +508,12 @@ func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(cont
 	case !c.Held && w.reserved && (w.turn != c.Turn || c.Aside) && !l.mayFree():
 		return nil // what it had becomes free once everybody is in their place
 	case !c.Held && w.reserved && (w.turn != c.Turn || c.Aside),
-		c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On),                                                                 // it runs on another kind
-		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool { return flavorName(k) == w.flavor }), // the pool has changed meanwhile
+		// it runs on another kind
+		c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On),
+		// the pool has changed meanwhile
+		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool {
+			return flavorName(k) == w.flavor
+		}),
 		w.gpus != c.GPUs, w.finished:
 		// The watch tells when it is gone, and then it joins anew.
 		return func(ctx context.Context) error { return l.remove(ctx, w) }
@@ -568,7 +580,8 @@ func (l *Line) move(ctx context.Context, c Claim, line string, w workload) error
 func (l *Line) grant(ctx context.Context, c Claim, line string, w workload) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch, granted(c, line, time.Now()), patched, "status")
+	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch,
+		granted(c, line, time.Now()), patched, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("book the GPUs of launch %d: %w", c.Launch, err)
 	}

@@ -144,7 +144,8 @@ func wanted(stock []Stock, lines map[string][]string) []object {
 	quota := map[string]int{}
 	var kinds []string
 	for _, s := range stock {
-		list = append(list, newObject(flavorKind, flavorName(s.Kind), "", "ResourceFlavor", map[string]any{"spec": map[string]any{}}))
+		list = append(list, newObject(flavorKind, flavorName(s.Kind), "", "ResourceFlavor",
+			map[string]any{"spec": map[string]any{}}))
 		kinds = append(kinds, s.Kind)
 		quota[s.Kind] = s.GPUs
 	}
@@ -185,7 +186,8 @@ func resourceGroups(kinds []string, quota map[string]int) []any {
 func amount(gpus int) string { return strconv.Itoa(max(gpus, 0)) }
 
 func localQueue(namespace, line string) object {
-	return newObject(localKind, line, namespace, "LocalQueue", map[string]any{"spec": map[string]any{"clusterQueue": line}})
+	return newObject(localKind, line, namespace, "LocalQueue",
+		map[string]any{"spec": map[string]any{"clusterQueue": line}})
 }
 
 // flavorName is a kind as Kubernetes takes it for a name.
@@ -279,7 +281,10 @@ type workload struct {
 }
 
 func readWorkload(u *unstructured.Unstructured) workload {
-	w := workload{uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName()), made: u.GetCreationTimestamp().Time}
+	w := workload{
+		uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName()),
+		made: u.GetCreationTimestamp().Time,
+	}
 	w.turn, _ = strconv.Atoi(u.GetLabels()[turnLabel])
 	w.line, _, _ = unstructured.NestedString(u.Object, "spec", "queueName")
 	priority, _, _ := unstructured.NestedInt64(u.Object, "spec", "priority")

@@ -86,7 +86,8 @@ func (s *Service) goesBeyond(ctx context.Context, u users.User) (*Limit, error) 
 
 func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User, l Limit) error {
 	now := s.now()
-	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since, kind) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET since = iif(kind = excluded.kind, since, excluded.since), kind = excluded.kind",
+	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since, kind) VALUES (?, ?, ?) ON CONFLICT "+
+		"DO UPDATE SET since = iif(kind = excluded.kind, since, excluded.since), kind = excluded.kind",
 		u.ID, now.UnixMilli(), l.Kind); err != nil {
 		return fmt.Errorf("note that a quota is used up: %w", err)
 	}
@@ -131,7 +132,8 @@ func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
 	return nil
 }
 
-// grace is until when somebody's running work may go on, and beyond which kind of limit; false while they are over none.
+// grace is until when somebody's running work may go on, and beyond which kind of limit; false while they are over
+// none.
 func (s *Service) grace(ctx context.Context, userID int64) (until time.Time, kind Kind, over bool, err error) {
 	if err := s.sleepOver(ctx); err != nil {
 		return time.Time{}, "", false, err
@@ -154,8 +156,10 @@ func (s *Service) Notice(ctx context.Context, userID int64) (string, error) {
 		return "", err
 	}
 	if kind == GPUMemory {
-		return "Your notebooks have taken more GPU memory than your quota allows. Free some: otherwise notebooks with a GPU are stopped at " +
-			until.Local().Format("15:04 on Mon 2 Jan") + ". Restarting a kernel frees what it has taken. Files in the home folder stay.", nil
+		return "Your notebooks have taken more GPU memory than your quota allows. Free some: otherwise notebooks with a " +
+			"GPU are stopped at " +
+			until.Local().Format("15:04 on Mon 2 Jan") + ". Restarting a kernel frees what it has taken. Files in the home " +
+			"folder stay.", nil
 	}
 	return "Your GPU hours are used up. Save your work: notebooks with a GPU are stopped at " +
 		until.Local().Format("15:04 on Mon 2 Jan") + ". Files in the home folder stay. An admin can grant more hours.", nil

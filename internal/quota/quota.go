@@ -43,8 +43,10 @@ func Kinds() []Kind {
 }
 
 var kindWords = map[Kind]string{
-	Notebooks: "notebooks at once", GPUs: "GPUs at once", GPUHoursWeek: "GPU hours in 7 days", GPUHoursTerm: "GPU hours this term",
-	GPUMemory: "GPU memory at once", CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size", HomeFiles: "files in the home",
+	Notebooks: "notebooks at once", GPUs: "GPUs at once", GPUHoursWeek: "GPU hours in 7 days",
+	GPUHoursTerm: "GPU hours this term",
+	GPUMemory:    "GPU memory at once", CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size",
+	HomeFiles: "files in the home",
 }
 
 // Words names the kind for people, with the unit it is counted in.
@@ -79,7 +81,8 @@ func (k Kind) Parse(text string) (float64, error) {
 	if k.inBytes() {
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
-			return 0, refused(ErrValue, "The %s %q is no size. Write it like 64Gi.", map[Kind]string{Memory: "memory", GPUMemory: "GPU memory", HomeSize: "home size"}[k], clip(text))
+			return 0, refused(ErrValue, "The %s %q is no size. Write it like 64Gi.",
+				map[Kind]string{Memory: "memory", GPUMemory: "GPU memory", HomeSize: "home size"}[k], clip(text))
 		}
 		return q.AsApproximateFloat64(), nil
 	}
@@ -142,7 +145,8 @@ func ParseSubject(text string) (Subject, error) {
 	case kind == "user" && name != "":
 		return Subject{User: name}, nil
 	}
-	return Subject{}, refused(ErrSubject, "%q is nobody a quota can be for. Write everybody, role:guest, group:NAME or user:HANDLE.", clip(text))
+	return Subject{}, refused(ErrSubject, "%q is nobody a quota can be for. Write everybody, role:guest, group:NAME or "+
+		"user:HANDLE.", clip(text))
 }
 
 func (s Subject) String() string {
@@ -340,7 +344,8 @@ func Check(limits []Limit, ask Ask) error {
 			continue // a full home can still be read: package storage keeps it
 		case CPUs, Memory:
 			if l.Kind == CPUs && ask.CPUs == 0 || l.Kind == Memory && ask.Memory == 0 {
-				return refused(errNever, "This notebook has no bound of its own for %s, and your quota %s does. Choose another one, or ask an admin.",
+				return refused(errNever, "This notebook has no bound of its own for %s, and your quota %s does. Choose another "+
+					"one, or ask an admin.",
 					map[Kind]string{CPUs: "CPU cores", Memory: "memory"}[l.Kind], l.From.Words())
 			}
 		}
@@ -352,10 +357,12 @@ func Check(limits []Limit, ask Ask) error {
 		case l.Value == 0:
 			return refused(errNever, "Your quota allows no %s (%s). Ask an admin for more.", l.What(), l.From.Words())
 		case more > l.Value:
-			return refused(errNever, "This takes %s; your quota for %s is %s (%s). Choose another notebook, or ask an admin for more.",
+			return refused(errNever, "This takes %s; your quota for %s is %s (%s). Choose another notebook, or ask an admin "+
+				"for more.",
 				l.Kind.Format(more), l.What(), l.Kind.Format(l.Value), l.From.Words())
 		}
-		return refused(ErrUsedUp, "Your quota for %s is %s (%s), and you use %s. Stop a notebook first, or ask an admin for more.",
+		return refused(ErrUsedUp, "Your quota for %s is %s (%s), and you use %s. Stop a notebook first, or ask an admin "+
+			"for more.",
 			l.What(), l.Kind.Format(l.Value), l.From.Words(), l.Kind.Format(l.Used))
 	}
 	return nil
@@ -370,14 +377,17 @@ func (l Limit) usedUp() string {
 }
 
 func (l Limit) gpuMemoryUsedUp() string {
-	return fmt.Sprintf("Your notebooks have taken %s of GPU memory; your quota is %s (%s).", l.Kind.Format(l.Used), l.Kind.Format(l.Value), l.From.Words())
+	return fmt.Sprintf("Your notebooks have taken %s of GPU memory; your quota is %s (%s).", l.Kind.Format(l.Used),
+		l.Kind.Format(l.Value), l.From.Words())
 }
 
 // hoursUsedUp says it, and when there are some again.
 func (l Limit) hoursUsedUp() string {
-	text := fmt.Sprintf("Your quota for %s is used up: %s of %s (%s).", l.What(), l.Kind.Format(l.Used), l.Kind.Format(l.Value), l.From.Words())
+	text := fmt.Sprintf("Your quota for %s is used up: %s of %s (%s).", l.What(), l.Kind.Format(l.Used),
+		l.Kind.Format(l.Value), l.From.Words())
 	if !l.Frees.IsZero() {
-		return text + " There are hours again from " + l.Frees.Local().Format("Mon 2 Jan, 15:04") + ". A notebook without GPU starts at any time."
+		return text + " There are hours again from " + l.Frees.Local().Format("Mon 2 Jan, 15:04") +
+			". A notebook without GPU starts at any time."
 	}
 	return text + " Ask an admin for more. A notebook without GPU starts at any time."
 }

@@ -134,11 +134,14 @@ func (s *Service) Set(ctx context.Context, subject Subject, kind Kind, model str
 		return err
 	}
 	if value == nil {
-		_, err = s.cfg.DB.ExecContext(ctx, "DELETE FROM quotas WHERE role IS ? AND group_id IS ? AND user_id IS ? AND kind = ? AND model = ?",
+		_, err = s.cfg.DB.ExecContext(ctx, "DELETE FROM quotas WHERE role IS ? AND group_id IS ? AND user_id IS ? AND "+
+			"kind = ? AND model = ?",
 			k.role, k.group, k.user, kind, Model(model))
 	} else {
-		_, err = s.cfg.DB.ExecContext(ctx, `INSERT INTO quotas (role, group_id, user_id, kind, model, value) VALUES (?, ?, ?, ?, ?, ?)
-			ON CONFLICT (coalesce(role, ''), coalesce(group_id, 0), coalesce(user_id, 0), kind, model) DO UPDATE SET value = excluded.value`,
+		_, err = s.cfg.DB.ExecContext(ctx, `INSERT INTO quotas (role, group_id, user_id, kind, model, value)
+			VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT (coalesce(role, ''), coalesce(group_id, 0), coalesce(user_id, 0), kind, model) DO UPDATE
+			SET value = excluded.value`,
 			k.role, k.group, k.user, kind, Model(model), *value)
 	}
 	if err != nil {
@@ -219,7 +222,8 @@ func (s *Service) Grant(ctx context.Context, g Grant) (Grant, error) {
 		return Grant{}, err
 	}
 	g.User, g.userID = u.Handle, u.ID
-	res, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_grants (user_id, kind, model, extra, note, granted_by, granted_at, ends_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+	res, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_grants (user_id, kind, model, extra, note, granted_by, "+
+		"granted_at, ends_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 		u.ID, g.Kind, g.Model, g.Extra, g.Note, g.By, g.At.UnixMilli(), g.Ends.UnixMilli())
 	if err == nil {
 		g.ID, err = res.LastInsertId()
@@ -240,7 +244,8 @@ func (s *Service) EndGrant(ctx context.Context, id int64) (Grant, error) {
 	if len(list) == 0 {
 		return Grant{}, refused(ErrGrant, "There is no such grant, or it is over.")
 	}
-	if _, err := s.cfg.DB.ExecContext(ctx, "UPDATE quota_grants SET ends_at = ? WHERE id = ? AND ends_at > ?", now.UnixMilli(), id, now.UnixMilli()); err != nil {
+	if _, err := s.cfg.DB.ExecContext(ctx, "UPDATE quota_grants SET ends_at = ? WHERE id = ? AND ends_at > ?",
+		now.UnixMilli(), id, now.UnixMilli()); err != nil {
 		return Grant{}, fmt.Errorf("end a grant: %w", err)
 	}
 	return list[0], nil
@@ -257,7 +262,8 @@ func (s *Service) grants(ctx context.Context, where string, args ...any) ([]Gran
 		err = row.Scan(&g.ID, &g.userID, &g.Kind, &g.Model, &g.Extra, &g.Note, &g.By, &at, &ends)
 		g.At, g.Ends = time.UnixMilli(at).UTC(), time.UnixMilli(ends).UTC()
 		return g, err
-	}, "SELECT id, user_id, kind, model, extra, note, granted_by, granted_at, ends_at FROM quota_grants WHERE "+where+" ORDER BY ends_at, id", args...)
+	}, "SELECT id, user_id, kind, model, extra, note, granted_by, granted_at, ends_at FROM quota_grants WHERE "+where+
+		" ORDER BY ends_at, id", args...)
 	if err != nil {
 		return nil, fmt.Errorf("read grants: %w", err)
 	}
@@ -317,7 +323,8 @@ func (s *Service) limits(ctx context.Context, u users.User) ([]Limit, error) {
 		return nil, err
 	}
 	mine := map[int64]string{}
-	where, args := "WHERE (role IS NULL OR role = ?) AND (user_id IS NULL OR user_id = ?) AND (group_id IS NULL", []any{u.Role, u.ID}
+	where, args := "WHERE (role IS NULL OR role = ?) AND (user_id IS NULL OR user_id = ?) AND (group_id IS NULL",
+		[]any{u.Role, u.ID}
 	for _, g := range all {
 		if slices.ContainsFunc(of, func(m users.Membership) bool { return m.Group == g.Name }) {
 			mine[g.ID] = g.Name
@@ -339,7 +346,8 @@ func (s *Service) limits(ctx context.Context, u users.User) ([]Limit, error) {
 	return limits, nil
 }
 
-// LimitOf is the limit that holds for u of a kind that has no models, nil for none. What is used of it is not looked up.
+// LimitOf is the limit that holds for u of a kind that has no models, nil for none. What is used of it is not looked
+// up.
 func (s *Service) LimitOf(ctx context.Context, u users.User, kind Kind) (*Limit, error) {
 	limits, err := s.limits(ctx, u)
 	if err != nil {

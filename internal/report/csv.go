@@ -12,11 +12,15 @@ import (
 // those of waiting in seconds; what is not known is empty.
 func (r Report) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
-	_ = out.Write([]string{"part", "from", "to", "gpu_hours_there", "held_hours", "busy_hours", "idle_hours", "busy_hours_if_owned", "people", "fairness",
-		"launches", "gave_up", "waited_p50_seconds", "waited_p95_seconds", "reclaimed", "reclaimed_for_somebody", "preempted", "preempted_lost_hours"})
+	_ = out.Write([]string{"part", "from", "to", "gpu_hours_there", "held_hours", "busy_hours", "idle_hours",
+		"busy_hours_if_owned", "people", "fairness",
+		"launches", "gave_up", "waited_p50_seconds", "waited_p95_seconds", "reclaimed", "reclaimed_for_somebody", "preempted",
+		"preempted_lost_hours"})
 	row := func(name string, from, to time.Time, p Part) {
-		_ = out.Write([]string{name, from.Format(time.RFC3339), to.Format(time.RFC3339), inHours(&p.There), inHours(&p.Held), inHours(&p.Busy), inHours(&p.Idle), inHours(p.Owned),
-			strconv.Itoa(p.People), number(p.Fairness, 3), strconv.Itoa(p.Launches), strconv.Itoa(p.GaveUp), number(p.Waited50, 0), number(p.Waited95, 0),
+		_ = out.Write([]string{name, from.Format(time.RFC3339), to.Format(time.RFC3339), inHours(&p.There), inHours(&p.Held),
+			inHours(&p.Busy), inHours(&p.Idle), inHours(p.Owned),
+			strconv.Itoa(p.People), number(p.Fairness, 3), strconv.Itoa(p.Launches), strconv.Itoa(p.GaveUp),
+			number(p.Waited50, 0), number(p.Waited95, 0),
 			strconv.Itoa(p.Reclaimed), strconv.Itoa(p.Resumed), strconv.Itoa(p.Preempted), inHours(&p.Lost)})
 	}
 	for _, p := range r.Weeks {

@@ -247,7 +247,8 @@ func (s *Service) gatherOf(ctx context.Context, from, to time.Time, simulated bo
 
 func (s *Service) asked(ctx context.Context, from, to time.Time, simulated bool) ([]asked, error) {
 	rows, err := s.cfg.DB.QueryContext(ctx, `SELECT handle, requested_at, started_at FROM launches
-		WHERE gpus > 0 AND requested_at >= ? AND requested_at < ? AND (started_at IS NOT NULL AND simulated = ? OR started_at IS NULL AND state = 'ended')`,
+		WHERE gpus > 0 AND requested_at >= ? AND requested_at < ? AND (started_at IS NOT NULL AND simulated = ?
+		OR started_at IS NULL AND state = 'ended')`,
 		from.UnixMilli(), to.UnixMilli(), simulated)
 	if err != nil {
 		return nil, fmt.Errorf("read who waited: %w", err)
@@ -270,7 +271,9 @@ func (s *Service) asked(ctx context.Context, from, to time.Time, simulated bool)
 }
 
 func (s *Service) taken(ctx context.Context, from, to time.Time, simulated bool) ([]taken, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, `SELECT reclaims.handle, wanted_launch > 0 FROM reclaims JOIN launches ON launches.id = launch_id
+	rows,
+		err := s.cfg.DB.QueryContext(ctx, `SELECT reclaims.handle, wanted_launch > 0 FROM reclaims JOIN launches
+			ON launches.id = launch_id
 		WHERE at >= ? AND at < ? AND cause = 'idle' AND simulated = ?`, from.UnixMilli(), to.UnixMilli(), simulated)
 	if err != nil {
 		return nil, fmt.Errorf("read what was taken back: %w", err)
@@ -291,9 +294,11 @@ func (s *Service) gaveWay(ctx context.Context, from, to time.Time, simulated boo
 	list, err := store.All(ctx, s.cfg.DB, func(from store.Row) (g gaveWay, err error) {
 		err = from.Scan(&g.handle, &g.lost)
 		return g, err
-	}, `SELECT handle, iif(coalesce(one.value ->> 'saved', 0), 0, gpus * (one.value ->> 'until' - (one.value ->> 'from')) / 1000.0)
+	}, `SELECT handle, iif(coalesce(one.value ->> 'saved', 0), 0,
+		gpus * (one.value ->> 'until' - (one.value ->> 'from')) / 1000.0)
 		FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one
-		WHERE tries <> '[]' AND one.value ->> 'endCode' = 'preempted' AND one.value ->> 'until' >= ? AND one.value ->> 'until' < ? AND coalesce(one.value ->> 'simulated', 0) = ?`,
+		WHERE tries <> '[]' AND one.value ->> 'endCode' = 'preempted' AND one.value ->> 'until' >= ?
+		AND one.value ->> 'until' < ? AND coalesce(one.value ->> 'simulated', 0) = ?`,
 		from.UnixMilli(), to.UnixMilli(), simulated)
 	if err != nil {
 		return nil, fmt.Errorf("read which jobs gave way: %w", err)

@@ -62,7 +62,8 @@ func serveChild() error {
 	if spec.Subsystem == subsystemSums {
 		return serveSums(os.Stdin, os.Stdout, files)
 	}
-	server := sftp.NewRequestServer(stdio{}, sftp.Handlers{FileGet: files, FilePut: files, FileCmd: files, FileList: files},
+	server := sftp.NewRequestServer(stdio{},
+		sftp.Handlers{FileGet: files, FilePut: files, FileCmd: files, FileList: files},
 		sftp.WithStartDirectory(files.home))
 	if err := server.Serve(); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -125,7 +126,8 @@ func drop(spec Spec) error {
 			groups = append(groups, p.GID)
 		}
 	}
-	if err := errors.Join(syscall.Setgroups(groups), syscall.Setresgid(spec.UID, spec.UID, spec.UID), syscall.Setresuid(spec.UID, spec.UID, spec.UID)); err != nil {
+	if err := errors.Join(syscall.Setgroups(groups), syscall.Setresgid(spec.UID, spec.UID, spec.UID),
+		syscall.Setresuid(spec.UID, spec.UID, spec.UID)); err != nil {
 		return err
 	}
 	syscall.Umask(0) // every file is made with the mode that it is to have

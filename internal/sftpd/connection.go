@@ -115,7 +115,8 @@ func (c *connection) config(ctx context.Context) *ssh.ServerConfig {
 			}
 			return &ssh.Permissions{}, nil
 		},
-		VerifiedPublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+		VerifiedPublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions,
+			_ string) (*ssh.Permissions, error) {
 			access, err := accounts.SignInForFilesByKey(ctx, meta.User(), key.Marshal(), c.remote)
 			if err != nil {
 				return nil, c.refused(err)

@@ -45,8 +45,9 @@ const (
 // Why something is refused, in words that SFTP programs show.
 var (
 	errNotPlain = errors.New("this is not a plain file, and only such are opened here")
-	errFull     = errors.New("your home is full: files can be read and deleted, and nothing can be added until there is room")
-	errNoRoom   = errors.New("there is no room: the disk is full, or all the space that you may use is used up")
+	errFull     = errors.New("your home is full: files can be read and deleted, and nothing can be added until " +
+		"there is room")
+	errNoRoom = errors.New("there is no room: the disk is full, or all the space that you may use is used up")
 )
 
 // explain turns what programs would show as "Failure" into a reason.
@@ -207,7 +208,8 @@ func (f *files) setstat(r *sftp.Request) error {
 		}
 	}
 	if which.Acmodtime {
-		if err := os.Chtimes(r.Filepath, time.Unix(int64(attributes.Atime), 0), time.Unix(int64(attributes.Mtime), 0)); err != nil {
+		if err := os.Chtimes(r.Filepath, time.Unix(int64(attributes.Atime), 0),
+			time.Unix(int64(attributes.Mtime), 0)); err != nil {
 			return err
 		}
 	}
@@ -236,8 +238,9 @@ func (f *files) StatVFS(r *sftp.Request) (*sftp.StatVFS, error) {
 	if err := unix.Statfs(r.Filepath, &st); err != nil {
 		return nil, err
 	}
-	return &sftp.StatVFS{Bsize: uint64(st.Bsize), Frsize: uint64(st.Frsize), Blocks: st.Blocks, Bfree: st.Bfree, Bavail: st.Bavail,
-		Files: st.Files, Ffree: st.Ffree, Favail: st.Ffree, Flag: uint64(st.Flags), Namemax: uint64(st.Namelen)}, nil
+	return &sftp.StatVFS{Bsize: uint64(st.Bsize), Frsize: uint64(st.Frsize), Blocks: st.Blocks, Bfree: st.Bfree,
+		Bavail: st.Bavail,
+		Files:  st.Files, Ffree: st.Ffree, Favail: st.Ffree, Flag: uint64(st.Flags), Namemax: uint64(st.Namelen)}, nil
 }
 
 // Filelist implements sftp.FileLister.
@@ -258,8 +261,8 @@ func (f *files) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
 	return entries{held{info}}, err
 }
 
-// held is a file as SFTP can describe it. SFTP's times are seconds from 1970 to 2106, and others would wrap around; held
-// reports the nearest one.
+// held is a file as SFTP can describe it. SFTP's times are seconds from 1970 to 2106, and others would wrap around;
+// held reports the nearest one.
 type held struct{ os.FileInfo }
 
 func (h held) ModTime() time.Time {

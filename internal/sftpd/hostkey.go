@@ -26,11 +26,13 @@ func LoadHostKey(path string) (ssh.Signer, error) {
 		return nil, fmt.Errorf("the SSH host key: %w", err)
 	}
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("the SSH host key in %s can be read by others (mode %04o); make a new one: delete it and start gpulab again, or `chmod 600` it if nobody else was on this machine", path, info.Mode().Perm())
+		return nil, fmt.Errorf("the SSH host key in %s can be read by others (mode %04o); make a new one: delete it and "+
+			"start gpulab again, or `chmod 600` it if nobody else was on this machine", path, info.Mode().Perm())
 	}
 	signer, err := ssh.ParsePrivateKey(text)
 	if err != nil {
-		return nil, fmt.Errorf("the SSH host key in %s is damaged (%w); restore it from a backup, or delete it and start gpulab again: then everybody's program asks about the new one", path, err)
+		return nil, fmt.Errorf("the SSH host key in %s is damaged (%w); restore it from a backup, or delete it and start "+
+			"gpulab again: then everybody's program asks about the new one", path, err)
 	}
 	return signer, nil
 }
@@ -63,5 +65,7 @@ type Identity struct {
 // IdentityOf is the public side of a host key.
 func IdentityOf(key ssh.Signer) Identity {
 	public := key.PublicKey()
-	return Identity{Key: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public))), Fingerprint: ssh.FingerprintSHA256(public)}
+	return Identity{
+		Key: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public))), Fingerprint: ssh.FingerprintSHA256(public),
+	}
 }

@@ -107,7 +107,8 @@ func showShared(spec Spec, home string) {
 		return
 	}
 	defer func() { _ = unix.Close(at) }()
-	tree, err := unix.OpenTree(unix.AT_FDCWD, path.Join(stage, sharedDir), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	tree, err := unix.OpenTree(unix.AT_FDCWD, path.Join(stage, sharedDir),
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return
 	}

@@ -149,7 +149,8 @@ func (s *session) wait(child *child) uint32 {
 	if err == nil || stopped {
 		return 0
 	}
-	s.connection.server.cfg.Log.Error("a session for files failed", "who", s.connection.String(), "err", err, "said", strings.TrimSpace(child.said.String()))
+	s.connection.server.cfg.Log.Error("a session for files failed", "who", s.connection.String(), "err", err, "said",
+		strings.TrimSpace(child.said.String()))
 	s.say("The lab could not go on with your files. Try again; if it stays so, tell an admin of the lab.")
 	return 1
 }

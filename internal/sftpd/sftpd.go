@@ -117,7 +117,10 @@ func New(cfg Config) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Limits = cfg.Limits.orUsual()
-	s := &Server{cfg: cfg, waiting: peers.NewGate(cfg.Limits.Waiting, cfg.Limits.WaitingEach), starter: newStarter(), open: map[*connection]bool{}}
+	s := &Server{
+		cfg: cfg, waiting: peers.NewGate(cfg.Limits.Waiting, cfg.Limits.WaitingEach), starter: newStarter(),
+		open: map[*connection]bool{},
+	}
 	cfg.Accounts.OnSessionsEnded(func(userID int64, sessionID string) {
 		if sessionID == "" { // of all there are
 			s.Close(userID)
@@ -222,9 +225,11 @@ func (s *Server) register(c *connection) error {
 	}
 	switch {
 	case each >= s.cfg.Limits.OpenEach:
-		return tooMany("You have %d connections for files open, and that is the most. Close one, or let your program use fewer at once.", each)
+		return tooMany("You have %d connections for files open, and that is the most. Close one, or let your program use "+
+			"fewer at once.", each)
 	case len(s.open) >= s.cfg.Limits.Open:
-		return tooMany("The lab has %d connections for files open, and that is the most. Try again in a few minutes.", len(s.open))
+		return tooMany("The lab has %d connections for files open, and that is the most. Try again in a few minutes.",
+			len(s.open))
 	}
 	s.open[c] = true
 	return nil

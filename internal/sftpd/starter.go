@@ -53,8 +53,9 @@ func (s *starter) start(cmd *exec.Cmd) error {
 // isolation gives a child its own mounts, and nothing to see of the machine's processes, network and names.
 func isolation() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		Pdeathsig:  syscall.SIGTERM, // see Child
-		Setsid:     true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
+			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+		Pdeathsig: syscall.SIGTERM, // see Child
+		Setsid:    true,
 	}
 }

@@ -172,8 +172,11 @@ func (o *openID) test(ctx context.Context, r *Report) {
 	case ahead.Abs() > clockWarning:
 		r.warn("clock", clocksApart(ahead, "the provider's"), clockNext)
 	}
-	if algs := about.IDTokenSigningAlgValuesSupported; len(algs) > 0 && !slices.ContainsFunc(algs, func(a string) bool { return slices.Contains(algorithms, a) }) {
-		r.fail("signature", fmt.Errorf("the provider signs with %s only", strings.Join(algs, ", ")), "Make it sign with RS256 or ES256 for this client.")
+	if algs := about.IDTokenSigningAlgValuesSupported; len(algs) > 0 && !slices.ContainsFunc(algs, func(a string) bool {
+		return slices.Contains(algorithms, a)
+	}) {
+		r.fail("signature", fmt.Errorf("the provider signs with %s only", strings.Join(algs, ", ")),
+			"Make it sign with RS256 or ES256 for this client.")
 	}
 	right, err := secret(o.ClientSecretFile)
 	if err != nil {
@@ -185,7 +188,9 @@ func (o *openID) test(ctx context.Context, r *Report) {
 			return err
 		}
 		_, err = rp.CodeExchange[*oidc.IDTokenClaims](ctx, nobodysCode, party, func() []oauth2.AuthCodeOption {
-			return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("redirect_uri", r.Callbacks[0]), oauth2.VerifierOption(oauth2.GenerateVerifier())}
+			return []oauth2.AuthCodeOption{
+				oauth2.SetAuthURLParam("redirect_uri", r.Callbacks[0]), oauth2.VerifierOption(oauth2.GenerateVerifier()),
+			}
 		})
 		return err
 	})
@@ -204,7 +209,8 @@ func (o *openID) discoveryNext(err error) string {
 	case errors.As(err, &calls), errors.As(err, &status):
 		return fmt.Sprintf("Check %s: the provider has to tell about itself at %s.", o.issuerKeys(), o.discovery())
 	}
-	return orText(o.trustNext(err, o.issuerKeys()), "Check the name and the way there: open "+o.discovery()+" from this machine.")
+	return orText(o.trustNext(err, o.issuerKeys()),
+		"Check the name and the way there: open "+o.discovery()+" from this machine.")
 }
 
 // issuerKeys are the keys of the configuration that the issuer is made of.
@@ -226,9 +232,11 @@ func (s *settings) trustNext(err error, key string) string {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &unknown) && s.CAFile == "":
-		return "Write the certificate of the authority that signed it into a file, and its path as caFile: this machine does not know that authority."
+		return "Write the certificate of the authority that signed it into a file, and its path as caFile: this machine " +
+			"does not know that authority."
 	case errors.As(err, &unknown):
-		return "Another authority than that in " + s.CAFile + " has signed it: write the right one's certificate into that file."
+		return "Another authority than that in " + s.CAFile + " has signed it: write the right one's certificate into " +
+			"that file."
 	case errors.As(err, &names):
 		return "Write " + key + " with a name that stands in its certificate."
 	case errors.As(err, &invalid):
@@ -251,8 +259,11 @@ func (o *plainOAuth) test(ctx context.Context, r *Report) {
 	}
 	defer web.CloseIdleConnections()
 	r.testClient(cfg.ClientSecret, func(secret string) error {
-		with := oauth2.Config{ClientID: cfg.ClientID, ClientSecret: secret, RedirectURL: cfg.RedirectURL, Endpoint: cfg.Endpoint}
-		_, err := with.Exchange(context.WithValue(ctx, oauth2.HTTPClient, web), nobodysCode, oauth2.VerifierOption(oauth2.GenerateVerifier()))
+		with := oauth2.Config{
+			ClientID: cfg.ClientID, ClientSecret: secret, RedirectURL: cfg.RedirectURL, Endpoint: cfg.Endpoint,
+		}
+		_, err := with.Exchange(context.WithValue(ctx, oauth2.HTTPClient, web), nobodysCode,
+			oauth2.VerifierOption(oauth2.GenerateVerifier()))
 		return err
 	})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.UserinfoURL, nil)
@@ -261,7 +272,8 @@ func (o *plainOAuth) test(ctx context.Context, r *Report) {
 	}
 	resp, err := web.Do(req)
 	if err != nil {
-		r.fail("userinfo", plainReason(err), orText(o.trustNext(err, "userinfoURL"), "Check the name and the way there: open "+o.UserinfoURL+" from this machine."))
+		r.fail("userinfo", plainReason(err), orText(o.trustNext(err, "userinfoURL"),
+			"Check the name and the way there: open "+o.UserinfoURL+" from this machine."))
 		return
 	}
 	_ = resp.Body.Close()
@@ -269,8 +281,8 @@ func (o *plainOAuth) test(ctx context.Context, r *Report) {
 }
 
 // testClient finds out whether the provider takes client ID and secret, without anybody signing in: it asks with a code
-// that nobody was given, once with the secret and once with another. Which of them is refused for what tells, unless the
-// provider looks at the code first.
+// that nobody was given, once with the secret and once with another. Which of them is refused for what tells, unless
+// the provider looks at the code first.
 func (r *Report) testClient(right string, exchange func(secret string) error) {
 	err := exchange(right)
 	var refused *oauth2.RetrieveError
@@ -282,7 +294,8 @@ func (r *Report) testClient(right string, exchange func(secret string) error) {
 		r.fail("client", plainReason(err), "Check the way to the provider's token address from this machine.")
 		return
 	case refusesClient(refused):
-		r.fail("client", errors.New("the provider does not take client ID and secret"), "Copy both anew from the provider's page of this client.")
+		r.fail("client", errors.New("the provider does not take client ID and secret"),
+			"Copy both anew from the provider's page of this client.")
 		return
 	}
 	if err := exchange(right + "-and-more"); right != "" && errors.As(err, &refused) && refusesClient(refused) {
@@ -295,7 +308,8 @@ func (r *Report) testClient(right string, exchange func(secret string) error) {
 // refusesClient tells whether a provider's refusal is about the client rather than the code.
 func refusesClient(refused *oauth2.RetrieveError) bool {
 	// The last is GitHub's word.
-	return slices.Contains([]string{"invalid_client", "unauthorized_client", "incorrect_client_credentials"}, refused.ErrorCode) ||
+	return slices.Contains([]string{"invalid_client", "unauthorized_client", "incorrect_client_credentials"},
+		refused.ErrorCode) ||
 		refused.Response != nil && refused.Response.StatusCode == http.StatusUnauthorized
 }
 
@@ -311,7 +325,8 @@ func plainReason(err error) error {
 func (d *directory) test(ctx context.Context, r *Report, person string) {
 	conn, err := d.connect(ctx)
 	if err != nil {
-		r.fail("connection", plainReason(err), orText(d.trustNext(err, "url"), "Check url and the way there from this machine."))
+		r.fail("connection", plainReason(err), orText(d.trustNext(err, "url"),
+			"Check url and the way there from this machine."))
 		return
 	}
 	defer func() { _ = conn.Close() }()
@@ -326,10 +341,12 @@ func (d *directory) test(ctx context.Context, r *Report, person string) {
 		bases = append(bases, d.GroupBase)
 	}
 	for _, base := range bases {
-		_, err := conn.Search(ldap.NewSearchRequest(base, ldap.ScopeBaseObject, ldap.NeverDerefAliases, 1, seconds(directoryTime), false,
+		_, err := conn.Search(ldap.NewSearchRequest(base, ldap.ScopeBaseObject, ldap.NeverDerefAliases, 1,
+			seconds(directoryTime), false,
 			"(objectClass=*)", []string{"1.1"}, nil))
 		if err != nil {
-			r.fail("search", fmt.Errorf("below %s: %w", base, err), "Check how it is written, and that "+orText(d.BindDN, "everybody")+" may read there.")
+			r.fail("search", fmt.Errorf("below %s: %w", base, err),
+				"Check how it is written, and that "+orText(d.BindDN, "everybody")+" may read there.")
 			return
 		}
 	}
@@ -358,7 +375,10 @@ func (d *directory) testPerson(conn *ldap.Conn, r *Report, person string) {
 		r.warn("groups", "some groups of this person are missing: "+w.groupsGap.why, d.groupsNext())
 	}
 	o := d.judge(w)
-	view := &Preview{Name: w.name, Email: w.email, Groups: append([]string{}, w.groups...), Role: o.Role, Joins: []string{}, Refused: o.Refused}
+	view := &Preview{
+		Name: w.name, Email: w.email, Groups: append([]string{}, w.groups...), Role: o.Role, Joins: []string{},
+		Refused: o.Refused,
+	}
 	for _, g := range o.Groups {
 		view.Joins = append(view.Joins, g.Name)
 	}

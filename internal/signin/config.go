@@ -119,19 +119,24 @@ func (e *ConfigError) Error() string { return e.Text }
 
 // keys are what each type takes besides what all take.
 var keys = map[string][]string{
-	typeOIDC:            {"issuer", "clientID", "clientSecretFile", "scopes", "names"},
-	typeKeycloak:        {"url", "realm", "clientID", "clientSecretFile", "scopes", "names"},
-	typeGoogle:          {"clientID", "clientSecretFile", "scopes", "names"},
-	typeMicrosoft:       {"tenant", "clientID", "clientSecretFile", "scopes", "names"},
-	typeOAuth:           {"authorizeURL", "tokenURL", "userinfoURL", "emailsURL", "groupsURL", "clientID", "clientSecretFile", "scopes", "names"},
+	typeOIDC:      {"issuer", "clientID", "clientSecretFile", "scopes", "names"},
+	typeKeycloak:  {"url", "realm", "clientID", "clientSecretFile", "scopes", "names"},
+	typeGoogle:    {"clientID", "clientSecretFile", "scopes", "names"},
+	typeMicrosoft: {"tenant", "clientID", "clientSecretFile", "scopes", "names"},
+	typeOAuth: {"authorizeURL", "tokenURL", "userinfoURL", "emailsURL", "groupsURL", "clientID",
+		"clientSecretFile", "scopes", "names"},
 	typeGitHub:          {"url", "clientID", "clientSecretFile", "scopes", "names"},
 	typeLDAP:            directoryKeys,
 	typeActiveDirectory: directoryKeys,
 }
 
 var (
-	commonKeys    = []string{"name", "type", "title", "help", "caFile", "claims", "domains", "accounts", "rules", "noMatch"}
-	directoryKeys = []string{"url", "startTLS", "bindDN", "bindPasswordFile", "userBase", "userFilter", "groupBase", "groupFilter"}
+	commonKeys = []string{
+		"name", "type", "title", "help", "caFile", "claims", "domains", "accounts", "rules", "noMatch",
+	}
+	directoryKeys = []string{
+		"url", "startTLS", "bindDN", "bindPasswordFile", "userBase", "userFilter", "groupBase", "groupFilter",
+	}
 )
 
 // needed are the keys that cannot be left out.
@@ -147,12 +152,15 @@ var needed = map[string][]string{
 }
 
 func types() []string {
-	return []string{typeOIDC, typeKeycloak, typeGoogle, typeMicrosoft, typeOAuth, typeGitHub, typeLDAP, typeActiveDirectory}
+	return []string{
+		typeOIDC, typeKeycloak, typeGoogle, typeMicrosoft, typeOAuth, typeGitHub, typeLDAP, typeActiveDirectory,
+	}
 }
 
 var namePattern = regexp.MustCompile(`^[a-z]([a-z0-9]|-[a-z0-9]){0,29}$`)
 
-var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?` +
+	`(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
 var tenantPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
@@ -182,14 +190,17 @@ func Check(list []Config) error {
 // check returns the key that is wrong and why, or two empty texts.
 func (c *Config) check() (key, text string) {
 	if !namePattern.MatchString(c.Name) {
-		return "name", fmt.Sprintf("%q cannot be the name of a provider; it takes small letters, figures and hyphens, a letter first, such as university", c.Name)
+		return "name", fmt.Sprintf("%q cannot be the name of a provider; it takes small letters, figures and hyphens, a "+
+			"letter first, such as university", c.Name)
 	}
 	if keys[c.Type] == nil {
-		return "type", fmt.Sprintf("the type of %s is %q; it may be %s%s", c.Name, c.Type, orList(types()), meant(c.Type, types()))
+		return "type", fmt.Sprintf("the type of %s is %q; it may be %s%s", c.Name, c.Type, orList(types()),
+			meant(c.Type, types()))
 	}
 	for _, field := range c.set() {
 		if !slices.Contains(commonKeys, field) && !slices.Contains(keys[c.Type], field) {
-			return field, fmt.Sprintf("%s stands at %s, but the type %s has no such key; it takes %s", field, c.Name, c.Type, orList(keys[c.Type]))
+			return field, fmt.Sprintf("%s stands at %s, but the type %s has no such key; it takes %s", field, c.Name, c.Type,
+				orList(keys[c.Type]))
 		}
 	}
 	for _, field := range needed[c.Type] {
@@ -197,7 +208,9 @@ func (c *Config) check() (key, text string) {
 			return "", fmt.Sprintf("%s lacks %s, which the type %s needs", c.Name, field, c.Type)
 		}
 	}
-	for _, test := range []func() (string, string){c.checkTexts, c.checkAddresses, c.checkFiles, c.checkDirectory, c.checkAdmission} {
+	for _, test := range []func() (string, string){
+		c.checkTexts, c.checkAddresses, c.checkFiles, c.checkDirectory, c.checkAdmission,
+	} {
 		if key, text := test(); text != "" {
 			return key, text
 		}
@@ -232,26 +245,31 @@ func (c *Config) checkTexts() (string, string) {
 		return "realm", fmt.Sprintf("tenant and realm of %s are names, not addresses", c.Name)
 	}
 	if slices.Contains([]string{"common", "organizations", "consumers"}, strings.ToLower(c.Tenant)) {
-		return "tenant", fmt.Sprintf("the tenant of %s is %q, which is everybody at Microsoft; write the ID of your organisation's own, such as 01234567-89ab-cdef-0123-456789abcdef", c.Name, c.Tenant)
+		return "tenant", fmt.Sprintf("the tenant of %s is %q, which is everybody at Microsoft; write the ID of your "+
+			"organisation's own, such as 01234567-89ab-cdef-0123-456789abcdef", c.Name, c.Tenant)
 	}
 	if c.Tenant != "" && !tenantPattern.MatchString(c.Tenant) {
-		return "tenant", fmt.Sprintf("the tenant of %s is %q, but Microsoft calls itself by the tenant's ID, such as 01234567-89ab-cdef-0123-456789abcdef; its page Overview shows it", c.Name, c.Tenant)
+		return "tenant", fmt.Sprintf("the tenant of %s is %q, but Microsoft calls itself by the tenant's ID, such as "+
+			"01234567-89ab-cdef-0123-456789abcdef; its page Overview shows it", c.Name, c.Tenant)
 	}
 	return "", ""
 }
 
 func (c *Config) checkAddresses() (string, string) {
-	for key, address := range map[string]string{"issuer": c.Issuer, "authorizeURL": c.AuthorizeURL, "tokenURL": c.TokenURL, "userinfoURL": c.UserinfoURL,
-		"emailsURL": c.EmailsURL, "groupsURL": c.GroupsURL, "url": c.URL} {
+	for key, address := range map[string]string{"issuer": c.Issuer, "authorizeURL": c.AuthorizeURL, "tokenURL": c.TokenURL,
+		"userinfoURL": c.UserinfoURL,
+		"emailsURL":   c.EmailsURL, "groupsURL": c.GroupsURL, "url": c.URL} {
 		if address == "" || key == "url" && c.directory() {
 			continue
 		}
 		u, err := url.Parse(address)
 		switch {
 		case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
-			return key, fmt.Sprintf("%s of %s is %q, which is no address; write it like https://id.example.org", key, c.Name, address)
+			return key, fmt.Sprintf("%s of %s is %q, which is no address; write it like https://id.example.org", key, c.Name,
+				address)
 		case u.Scheme != "https":
-			return key, fmt.Sprintf("%s of %s begins with http://, so whoever listens on the way could sign in as anybody; it must begin with https://", key, c.Name)
+			return key, fmt.Sprintf("%s of %s begins with http://, so whoever listens on the way could sign in as anybody; "+
+				"it must begin with https://", key, c.Name)
 		case u.User != nil:
 			return key, fmt.Sprintf("%s of %s holds a name or password; secrets stand in files of their own", key, c.Name)
 		case u.Fragment != "" || (key == "issuer" || key == "url") && u.RawQuery != "":
@@ -260,7 +278,8 @@ func (c *Config) checkAddresses() (string, string) {
 	}
 	for i, name := range c.Names {
 		if _, err := netip.ParseAddr(name); err != nil && !hostPattern.MatchString(name) {
-			return "names", fmt.Sprintf("names of %s holds %q; a name of the lab is written like gpulab.example.org, without https:// and what follows", c.Name, name)
+			return "names", fmt.Sprintf("names of %s holds %q; a name of the lab is written like gpulab.example.org, without "+
+				"https:// and what follows", c.Name, name)
 		}
 		if slices.ContainsFunc(c.Names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
 			return "names", fmt.Sprintf("names of %s holds %s twice", c.Name, name)
@@ -270,9 +289,12 @@ func (c *Config) checkAddresses() (string, string) {
 }
 
 func (c *Config) checkFiles() (string, string) {
-	for key, file := range map[string]string{"clientSecretFile": c.ClientSecretFile, "bindPasswordFile": c.BindPasswordFile, "caFile": c.CAFile} {
+	for key, file := range map[string]string{
+		"clientSecretFile": c.ClientSecretFile, "bindPasswordFile": c.BindPasswordFile, "caFile": c.CAFile,
+	} {
 		if file != "" && !filepath.IsAbs(file) {
-			return key, fmt.Sprintf("%s of %s is %q, but must be the full path of a file, such as /etc/gpulab/%s.secret", key, c.Name, file, c.Name)
+			return key, fmt.Sprintf("%s of %s is %q, but must be the full path of a file, such as /etc/gpulab/%s.secret", key,
+				c.Name, file, c.Name)
 		}
 	}
 	return "", ""
@@ -285,23 +307,29 @@ func (c *Config) checkAdmission() (string, string) {
 	switch c.Accounts {
 	case "", accountsCreate, accountsExisting:
 	default:
-		return "accounts", fmt.Sprintf("accounts of %s is %q; it may be %s (whoever is new gets an account) or %s%s", c.Name, c.Accounts,
+		return "accounts", fmt.Sprintf("accounts of %s is %q; it may be %s (whoever is new gets an account) or %s%s", c.Name,
+			c.Accounts,
 			accountsCreate, accountsExisting, meant(c.Accounts, []string{accountsCreate, accountsExisting}))
 	}
-	if words := append([]string{noMatchRefuse, noMatchSuspend}, roleWords()...); c.NoMatch != "" && !slices.Contains(words, c.NoMatch) {
-		return "noMatch", fmt.Sprintf("noMatch of %s is %q; it may be %s%s", c.Name, c.NoMatch, orList(words), meant(c.NoMatch, words))
+	if words := append([]string{noMatchRefuse, noMatchSuspend}, roleWords()...); c.NoMatch != "" &&
+		!slices.Contains(words, c.NoMatch) {
+		return "noMatch", fmt.Sprintf("noMatch of %s is %q; it may be %s%s", c.Name, c.NoMatch, orList(words),
+			meant(c.NoMatch, words))
 	}
 	if c.NoMatch != "" && len(c.Rules) == 0 {
 		return "noMatch", fmt.Sprintf("%s says what becomes of somebody whom no rule fits, but has no rules", c.Name)
 	}
 	for _, d := range c.Domains {
 		if d == "" || strings.ContainsAny(d, "@ /*") || !strings.Contains(d, ".") {
-			return "domains", fmt.Sprintf("domains of %s holds %q; a domain is written like example.org, without @ and *", c.Name, d)
+			return "domains", fmt.Sprintf("domains of %s holds %q; a domain is written like example.org, without @ and *",
+				c.Name, d)
 		}
 	}
-	admitsAll := len(c.Domains) == 0 && (len(c.Rules) == 0 || c.NoMatch != "" && c.NoMatch != noMatchRefuse && c.NoMatch != noMatchSuspend)
+	admitsAll := len(c.Domains) == 0 && (len(c.Rules) == 0 || c.NoMatch != "" && c.NoMatch != noMatchRefuse &&
+		c.NoMatch != noMatchSuspend)
 	if c.public() && c.Accounts != accountsExisting && admitsAll {
-		return "accounts", fmt.Sprintf("with %s, everybody in the world who has an account at %s would get one here; say who may with domains or rules, or write accounts: existing", c.Name, c.complete().Title)
+		return "accounts", fmt.Sprintf("with %s, everybody in the world who has an account at %s would get one here; say "+
+			"who may with domains or rules, or write accounts: existing", c.Name, c.complete().Title)
 	}
 	return "", ""
 }
@@ -321,7 +349,8 @@ func (r Rule) check() string {
 	case r.Role == "" && r.Group == "":
 		return "gives nothing; add role or group"
 	case r.Role != "" && !r.Role.Valid():
-		return fmt.Sprintf("gives the role %q; there are %s%s", r.Role, orList(roleWords()), meant(string(r.Role), roleWords()))
+		return fmt.Sprintf("gives the role %q; there are %s%s", r.Role, orList(roleWords()),
+			meant(string(r.Role), roleWords()))
 	case r.Group != "" && users.CheckGroup(r.Group) != nil:
 		return fmt.Sprintf("puts people into the group %q, but no group of the lab can be called that", r.Group)
 	}

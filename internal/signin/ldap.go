@@ -124,8 +124,10 @@ func (d *directory) check(ctx context.Context, name, password string) (who, erro
 // refusedPassword tells whether a bind failed because of who it was, rather than of the server. Accounts that are
 // locked or expired count too: their state is nobody's business who has not signed in.
 func refusedPassword(err error) bool {
-	for _, code := range []uint16{ldap.LDAPResultInvalidCredentials, ldap.LDAPResultNoSuchObject, ldap.LDAPResultInvalidDNSyntax,
-		ldap.LDAPResultInappropriateAuthentication, ldap.LDAPResultUnwillingToPerform, ldap.LDAPResultInsufficientAccessRights,
+	for _, code := range []uint16{ldap.LDAPResultInvalidCredentials, ldap.LDAPResultNoSuchObject,
+		ldap.LDAPResultInvalidDNSyntax,
+		ldap.LDAPResultInappropriateAuthentication, ldap.LDAPResultUnwillingToPerform,
+		ldap.LDAPResultInsufficientAccessRights,
 		ldap.LDAPResultConstraintViolation, ldap.ErrorEmptyPassword} {
 		if ldap.IsErrorWithCode(err, code) {
 			return true
@@ -232,7 +234,8 @@ func (d *directory) bind(conn *ldap.Conn) error {
 // server refers to elsewhere is not followed: the password would go to whoever that names.
 func (d *directory) find(conn *ldap.Conn, name string) (*ldap.Entry, error) {
 	filter := fillFilter(d.UserFilter, name, "")
-	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 2, seconds(directoryTime), false,
+	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 2,
+		seconds(directoryTime), false,
 		filter, d.attributes(), nil))
 	if ldap.IsErrorWithCode(err, ldap.LDAPResultSizeLimitExceeded) {
 		d.log.Warn("a name in a directory fits more than one person, so nobody can sign in with it", "provider", d.Name)
@@ -267,13 +270,17 @@ func (d *directory) attributes() []string {
 
 // describe reads who somebody is, with their groups.
 func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (who, error) {
-	w := who{name: first(entry, d.Claims.Name), email: first(entry, d.Claims.Email), username: first(entry, d.Claims.Username), fold: true, claims: map[string]any{}}
+	w := who{
+		name: first(entry, d.Claims.Name), email: first(entry, d.Claims.Email), username: first(entry, d.Claims.Username),
+		fold: true, claims: map[string]any{},
+	}
 	w.verified = w.email != "" // who keeps the directory vouches for what is in it
 	if w.email == "" {
 		w.emailGap = gap{why: "the entry has no " + d.Claims.Email, none: true}
 	}
 	if w.subject = subject(entry, d.ids()); w.subject == "" {
-		return who{}, fmt.Errorf("the entry %s has none of %s, by which people are known for good; claims.id names another attribute", entry.DN, orList(d.ids()))
+		return who{}, fmt.Errorf("the entry %s has none of %s, by which people are known for good; claims.id names "+
+			"another attribute", entry.DN, orList(d.ids()))
 	}
 	for _, attribute := range entry.Attributes {
 		values := make([]any, 0, len(attribute.Values))
@@ -308,7 +315,8 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 		return nil
 	}
 	for _, search := range d.groupSearches(orText(w.username, name), entry) {
-		found, err := conn.SearchWithPaging(ldap.NewSearchRequest(search.base, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, maxValues,
+		found, err := conn.SearchWithPaging(ldap.NewSearchRequest(search.base, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases,
+			maxValues,
 			seconds(directoryTime), false, search.filter, []string{"cn"}, nil), groupPage)
 		if found != nil {
 			for _, group := range found.Entries {
@@ -323,8 +331,10 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 			return fmt.Errorf("search groups below %s: %w", search.base, err)
 		case err != nil && !w.groupsGap.is():
 			w.groupsGap = d.groupsGap(false, "the search below %s ended with “%s”", search.base, resultOf(err))
-		case search.base == d.GroupBase && err == nil && len(found.Entries) == 0 && len(found.Referrals) > 0 && !w.groupsGap.is():
-			w.groupsGap = d.groupsGap(true, "for %s, the directory only refers to %s", search.base, printable(found.Referrals[0]))
+		case search.base == d.GroupBase && err == nil && len(found.Entries) == 0 && len(found.Referrals) > 0 &&
+			!w.groupsGap.is():
+			w.groupsGap = d.groupsGap(true, "for %s, the directory only refers to %s", search.base,
+				printable(found.Referrals[0]))
 		}
 	}
 	switch {
@@ -343,7 +353,8 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 	return nil
 }
 
-// sendsGroups reports whether the directory sends the groups of anybody. If it does, an entry without groups is in none.
+// sendsGroups reports whether the directory sends the groups of anybody. If it does, an entry without groups is in
+// none.
 func (d *directory) sendsGroups(conn *ldap.Conn) (bool, error) {
 	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 1,
 		seconds(directoryTime), false, "("+d.Claims.Groups+"=*)", []string{d.Claims.Groups}, nil))
@@ -378,7 +389,8 @@ func (d *directory) groupSearches(username string, entry *ldap.Entry) (list []gr
 		list = append(list, groupSearch{d.GroupBase, "(|" + filter + primary + ")"})
 	}
 	// Active Directory's usual primary group, Domain Users, is not where the lab's groups are.
-	if base := domainOf(d.UserBase); primary != "" && d.Type == typeActiveDirectory && base != "" && !sameGroup(d.GroupBase, base) {
+	if base := domainOf(d.UserBase); primary != "" && d.Type == typeActiveDirectory && base != "" &&
+		!sameGroup(d.GroupBase, base) {
 		list = append(list, groupSearch{base, primary})
 	}
 	return list
@@ -439,8 +451,10 @@ func domainOf(text string) string {
 
 // refusesGroups reports whether a directory answers, but sends only some of the groups or none.
 func refusesGroups(err error) bool {
-	return ldap.IsErrorAnyOf(err, ldap.LDAPResultSizeLimitExceeded, ldap.LDAPResultTimeLimitExceeded, ldap.LDAPResultAdminLimitExceeded,
-		ldap.LDAPResultReferral, ldap.LDAPResultNoSuchObject, ldap.LDAPResultInsufficientAccessRights, ldap.LDAPResultInappropriateMatching,
+	return ldap.IsErrorAnyOf(err, ldap.LDAPResultSizeLimitExceeded, ldap.LDAPResultTimeLimitExceeded,
+		ldap.LDAPResultAdminLimitExceeded,
+		ldap.LDAPResultReferral, ldap.LDAPResultNoSuchObject, ldap.LDAPResultInsufficientAccessRights,
+		ldap.LDAPResultInappropriateMatching,
 		ldap.LDAPResultUnwillingToPerform)
 }
 
@@ -560,23 +574,29 @@ func (c *Config) checkDirectory() (string, string) {
 	}
 	u, err := url.Parse(c.URL)
 	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "ldaps" && u.Scheme != "ldap" || u.Path != "" && u.Path != "/" || u.RawQuery != "":
-		return "url", fmt.Sprintf("url of %s is %q, which is no address of a directory; write it like ldaps://ldap.example.org", c.Name, c.URL)
+	case err != nil || u.Hostname() == "" || u.Scheme != "ldaps" && u.Scheme != "ldap" || u.Path != "" && u.Path != "/" ||
+		u.RawQuery != "":
+		return "url", fmt.Sprintf("url of %s is %q, which is no address of a directory; write it like "+
+			"ldaps://ldap.example.org", c.Name, c.URL)
 	case u.User != nil:
 		return "url", fmt.Sprintf("url of %s holds a name or password; bindDN and bindPasswordFile take those", c.Name)
 	case u.Scheme == "ldap" && !c.StartTLS:
-		return "url", fmt.Sprintf("with url %s, passwords would cross the network for everybody to read; write ldaps:// for %s, or add startTLS: true", c.URL, c.Name)
+		return "url", fmt.Sprintf("with url %s, passwords would cross the network for everybody to read; write ldaps:// "+
+			"for %s, or add startTLS: true", c.URL, c.Name)
 	case u.Scheme == "ldaps" && c.StartTLS:
-		return "startTLS", fmt.Sprintf("%s has ldaps:// and startTLS; ldaps:// is encrypted already, so leave startTLS out", c.Name)
+		return "startTLS", fmt.Sprintf("%s has ldaps:// and startTLS; ldaps:// is encrypted already, so leave startTLS out",
+			c.Name)
 	case (c.BindDN == "") != (c.BindPasswordFile == ""):
-		return "bindDN", fmt.Sprintf("%s needs bindDN and bindPasswordFile together, or neither to search without a name", c.Name)
+		return "bindDN", fmt.Sprintf("%s needs bindDN and bindPasswordFile together, or neither to search without a name",
+			c.Name)
 	case c.GroupFilter != "" && c.GroupBase == "":
 		return "groupFilter", fmt.Sprintf("%s has a groupFilter, but no groupBase to search below", c.Name)
 	}
 	for key, dn := range map[string]string{"bindDN": c.BindDN, "userBase": c.UserBase, "groupBase": c.GroupBase} {
 		// Active Directory takes other names to bind as: user@example.org.
 		if _, err := ldap.ParseDN(dn); err != nil && (key != "bindDN" || c.Type != typeActiveDirectory) {
-			return key, fmt.Sprintf("%s of %s is %q, which is no name in a directory; write it like ou=people,dc=example,dc=org", key, c.Name, dn)
+			return key, fmt.Sprintf("%s of %s is %q, which is no name in a directory; write it like ou=people,dc=example,dc=org",
+				key, c.Name, dn)
 		}
 	}
 	whole := c.complete()
@@ -586,7 +606,8 @@ func (c *Config) checkDirectory() (string, string) {
 		}
 	}
 	if !strings.Contains(whole.UserFilter, "{username}") {
-		return "userFilter", fmt.Sprintf("userFilter of %s does not say {username}, so it finds the same people whatever name is typed", c.Name)
+		return "userFilter", fmt.Sprintf("userFilter of %s does not say {username}, so it finds the same people whatever "+
+			"name is typed", c.Name)
 	}
 	return "", ""
 }

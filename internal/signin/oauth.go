@@ -101,7 +101,8 @@ func (o *plainOAuth) ask(ctx context.Context, client *http.Client, address strin
 
 // askPage is ask for one page of a list. next is the address of the next page, on the same server (RFC 8288); empty on
 // the last page.
-func (o *plainOAuth) askPage(ctx context.Context, client *http.Client, address string, token *oauth2.Token) (answer any, next string, err error) {
+func (o *plainOAuth) askPage(ctx context.Context, client *http.Client, address string,
+	token *oauth2.Token) (answer any, next string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, "", err
@@ -135,7 +136,8 @@ func nextPage(at *url.URL, links []string) string {
 		if !strings.Contains(part[2], `rel="next"`) && !strings.Contains(part[2], "rel=next") {
 			continue
 		}
-		if next, err := at.Parse(part[1]); err == nil && next.Scheme == at.Scheme && next.Host == at.Host && next.User == nil {
+		if next, err := at.Parse(part[1]); err == nil && next.Scheme == at.Scheme && next.Host == at.Host &&
+			next.User == nil {
 			return next.String()
 		}
 	}

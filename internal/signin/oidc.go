@@ -114,7 +114,8 @@ func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, 
 		return nil, err
 	}
 	style := oauth2.AuthStyleInHeader
-	if m := about.TokenEndpointAuthMethodsSupported; len(m) > 0 && !slices.Contains(m, oidc.AuthMethodBasic) && slices.Contains(m, oidc.AuthMethodPost) || secret == "" {
+	if m := about.TokenEndpointAuthMethodsSupported; len(m) > 0 && !slices.Contains(m, oidc.AuthMethodBasic) &&
+		slices.Contains(m, oidc.AuthMethodPost) || secret == "" {
 		style = oauth2.AuthStyleInParams
 	}
 	return rp.NewRelyingPartyOIDC(ctx, o.Issuer, o.ClientID, secret, "", o.Scopes,
@@ -128,7 +129,8 @@ func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, 
 
 // about asks a provider about itself. Its name must be the one that was configured, and everything encrypted. ahead is
 // how far its clock is ahead of this machine's, to the second; 0 if it does not say.
-func (o *openID) about(ctx context.Context, web *http.Client) (about *oidc.DiscoveryConfiguration, ahead time.Duration, err error) {
+func (o *openID) about(ctx context.Context,
+	web *http.Client) (about *oidc.DiscoveryConfiguration, ahead time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.discovery(), nil)
 	if err != nil {
 		return nil, 0, err
@@ -149,7 +151,9 @@ func (o *openID) about(ctx context.Context, web *http.Client) (about *oidc.Disco
 	if about.Issuer != o.Issuer {
 		return nil, 0, &issuerError{about.Issuer}
 	}
-	for what, address := range map[string]string{"authorization": about.AuthorizationEndpoint, "token": about.TokenEndpoint, "key": about.JwksURI} {
+	for what, address := range map[string]string{
+		"authorization": about.AuthorizationEndpoint, "token": about.TokenEndpoint, "key": about.JwksURI,
+	} {
 		if u, err := url.Parse(address); err != nil || u.Scheme != "https" || u.Host == "" {
 			return nil, 0, fmt.Errorf("the provider's %s address is %q, which is not encrypted", what, printable(address))
 		}
@@ -263,11 +267,17 @@ func (t *idToken) checkTimes(now time.Time) error {
 	case !ends.After(issued) || !ends.After(latest):
 		return untrusted("the ID token ends at %s, before it begins", ends.Format(time.RFC3339))
 	case latest.Sub(now) > skew:
-		return &clockError{ahead: latest.Sub(now).Round(time.Second), what: "the ID token is of " + latest.Format(time.RFC3339)}
+		return &clockError{
+			ahead: latest.Sub(now).Round(time.Second), what: "the ID token is of " + latest.Format(time.RFC3339),
+		}
 	case now.Sub(issued) > tokenAge:
-		return &clockError{ahead: issued.Sub(now).Round(time.Second), what: "the ID token is of " + issued.Format(time.RFC3339)}
+		return &clockError{
+			ahead: issued.Sub(now).Round(time.Second), what: "the ID token is of " + issued.Format(time.RFC3339),
+		}
 	case now.Sub(ends) >= lateUse:
-		return &clockError{ahead: issued.Sub(now).Round(time.Second), what: "the ID token ended at " + ends.Format(time.RFC3339)}
+		return &clockError{
+			ahead: issued.Sub(now).Round(time.Second), what: "the ID token ended at " + ends.Format(time.RFC3339),
+		}
 	}
 	return nil
 }
@@ -291,7 +301,8 @@ func clocksApart(ahead time.Duration, other string) string {
 }
 
 // clockNext is what to do about clocks that differ.
-const clockNext = "Run `timedatectl` on the lab's machine. If the clock is not synchronized, run `apt install chrony`. If it is, the provider's clock is wrong: tell the people who run the provider."
+const clockNext = "Run `timedatectl` on the lab's machine. If the clock is not synchronized, run `apt install " +
+	"chrony`. If it is, the provider's clock is wrong: tell the people who run the provider."
 
 // lacks tells whether an ID token leaves something out that is asked for; most providers tell it elsewhere.
 func (o *openID) lacks(claims map[string]any) bool {
@@ -310,7 +321,8 @@ func (o *openID) lacks(claims map[string]any) bool {
 // who reads claims by their names; the subject is the caller's.
 func (s *settings) who(claims map[string]any) who {
 	return who{
-		username: claimText(claims, s.Claims.Username), name: claimText(claims, s.Claims.Name), email: claimText(claims, s.Claims.Email),
+		username: claimText(claims, s.Claims.Username), name: claimText(claims, s.Claims.Name),
+		email:    claimText(claims, s.Claims.Email),
 		verified: claimTrue(claims, s.Claims.EmailVerified), groups: claimValues(claims, s.Claims.Groups), claims: claims,
 	}
 }
@@ -323,7 +335,8 @@ func exchangeError(err error) error {
 			return untrusted("the provider does not know the code")
 		}
 		// Its text may hold what was sent.
-		return fmt.Errorf("the provider refused to tell who it is: %s", orText(printable(refused.ErrorCode), refused.Response.Status))
+		return fmt.Errorf("the provider refused to tell who it is: %s",
+			orText(printable(refused.ErrorCode), refused.Response.Status))
 	}
 	var elsewhere *url.Error
 	if errors.As(err, &elsewhere) {

@@ -129,7 +129,8 @@ func (s *settings) completeDirectory() {
 		fill(&s.Claims.ID, "objectGUID")
 		fill(&s.Claims.Username, "sAMAccountName")
 		fill(&s.Claims.Name, "displayName")
-		fill(&s.UserFilter, "(&(objectCategory=person)(objectClass=user)(|(sAMAccountName={username})(userPrincipalName={username})))")
+		fill(&s.UserFilter,
+			"(&(objectCategory=person)(objectClass=user)(|(sAMAccountName={username})(userPrincipalName={username})))")
 		// The number is AD's rule for groups within groups.
 		fill(&s.GroupFilter, "(member:1.2.840.113556.1.4.1941:={dn})")
 		fill(&s.Claims.Groups, "memberOf")

@@ -38,7 +38,8 @@ func (s *settings) ruleSum() string {
 // judge applies domains and rules. The role is the strongest of all rules that fit, and the groups are those of all of
 // them. If the provider left something out, the result has only what is certain without it.
 func (s *settings) judge(w who) users.Outside {
-	o := users.Outside{Provider: s.Name, Title: s.Title, Realm: s.realm, Subject: w.subject, Also: w.also, Username: w.username, Name: w.name,
+	o := users.Outside{Provider: s.Name, Title: s.Title, Realm: s.realm, Subject: w.subject, Also: w.also,
+		Username: w.username, Name: w.name,
 		Create: s.Accounts == accountsCreate, Rules: s.ruleSum()}
 	if o.Username == "" {
 		o.Username = w.email
@@ -137,11 +138,14 @@ func (s *settings) wrongDomain(w who) (text string, certain bool) {
 	at := strings.LastIndexByte(w.email, '@')
 	switch {
 	case at < 0:
-		return fmt.Sprintf("%s did not send your e-mail address to this lab, which needs it to decide who may sign in. Ask %s for help.", s.Title, s.Help), !w.emailGap.is()
+		return fmt.Sprintf("%s did not send your e-mail address to this lab, which needs it to decide who may sign in. "+
+			"Ask %s for help.", s.Title, s.Help), !w.emailGap.is()
 	case !slices.Contains(s.Domains, strings.ToLower(w.email[at+1:])):
-		return fmt.Sprintf("This lab is for e-mail addresses at %[2]s, and your account at %[1]s has one of another domain. Ask %[3]s for help.", s.Title, orList(s.Domains), s.Help), true
+		return fmt.Sprintf("This lab is for e-mail addresses at %[2]s, and your account at %[1]s has one of another "+
+			"domain. Ask %[3]s for help.", s.Title, orList(s.Domains), s.Help), true
 	case !w.verified:
-		return fmt.Sprintf("%s has not verified your e-mail address. Verify it there and sign in again, or ask %s for help.", s.Title, s.Help), !w.emailGap.is()
+		return fmt.Sprintf("%s has not verified your e-mail address. Verify it there and sign in again, or ask %s for help.",
+			s.Title, s.Help), !w.emailGap.is()
 	}
 	return "", true
 }

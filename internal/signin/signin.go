@@ -253,7 +253,8 @@ func (s *Service) Begin(ctx context.Context, name string, about Flow) (address s
 func (s *Service) away(p *provider, err error) error {
 	s.cfg.Log.Warn("an identity provider cannot be used; `gpulab signin check` says more", "provider", p.Name, "err", err)
 	return &Error{Kind: ErrUnavailable, Cause: err, Text: fmt.Sprintf(
-		"%s does not answer this lab at the moment. Try again in a few minutes; accounts with a password of this lab sign in as always.", p.Title)}
+		"%s does not answer this lab at the moment. Try again in a few minutes; accounts with a password of this lab sign "+
+			"in as always.", p.Title)}
 }
 
 // Finish takes the answer with which a provider sent a browser back. The flow is the one that was begun; it is used up
@@ -265,18 +266,22 @@ func (s *Service) Finish(ctx context.Context, name, browser string, answer url.V
 	}
 	f, ok := s.flows.Take(answer.Get("state"), browser)
 	if !ok || len(answer["state"]) != 1 {
-		return Flow{}, users.Outside{}, &Error{Kind: ErrExpired, Text: "This sign-in was begun in another browser, more than 10 minutes ago, or is over already. Begin it again."}
+		return Flow{}, users.Outside{}, &Error{Kind: ErrExpired, Text: "This sign-in was begun in another browser, more " +
+			"than 10 minutes ago, or is over already. Begin it again."}
 	}
 	invalid := func(cause error) (Flow, users.Outside, error) {
 		s.cfg.Log.Warn("a sign-in was refused", "provider", p.Name, "remote", f.Remote, "err", cause)
 		var clock *clockError
 		if errors.As(cause, &clock) {
-			return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause, Why: clocksApart(clock.ahead, "the provider's"), Text: fmt.Sprintf(
-				"You were not signed in, because the clocks of this lab and of %s differ too much: %s. Tell an admin of the lab. %s",
-				p.Title, clocksApart(clock.ahead, "the provider's"), clockNext)}
+			return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause,
+				Why: clocksApart(clock.ahead, "the provider's"), Text: fmt.Sprintf(
+					"You were not signed in, because the clocks of this lab and of %s differ too much: %s. Tell an admin of "+
+						"the lab. %s",
+					p.Title, clocksApart(clock.ahead, "the provider's"), clockNext)}
 		}
 		return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause, Text: fmt.Sprintf(
-			"You were not signed in, because the answer of %s failed a security check. Try again. If this happens again, tell an admin of the lab.", p.Title)}
+			"You were not signed in, because the answer of %s failed a security check. Try again. If this happens again, "+
+				"tell an admin of the lab.", p.Title)}
 	}
 	if f.provider != name {
 		return invalid(fmt.Errorf("the sign-in was begun with %s", f.provider))
@@ -285,8 +290,12 @@ func (s *Service) Finish(ctx context.Context, name, browser string, answer url.V
 		if code == "server_error" || code == "temporarily_unavailable" {
 			return f.Flow, users.Outside{}, s.away(p, fmt.Errorf("it answered %q", code))
 		}
-		s.cfg.Log.Info("a provider refused a sign-in", "provider", p.Name, "error", printable(code), "description", printable(answer.Get("error_description")))
-		return f.Flow, users.Outside{}, &Error{Kind: ErrCancelled, Text: fmt.Sprintf("%s did not sign you in, or you went back. Nothing was changed here.", p.Title)}
+		s.cfg.Log.Info("a provider refused a sign-in", "provider", p.Name, "error", printable(code), "description",
+			printable(answer.Get("error_description")))
+		return f.Flow, users.Outside{}, &Error{
+			Kind: ErrCancelled, Text: fmt.Sprintf("%s did not sign you in, or you went back. Nothing was changed here.",
+				p.Title),
+		}
 	}
 	if len(answer["code"]) != 1 || answer.Get("code") == "" {
 		return invalid(errors.New("there is no code in the answer"))

@@ -20,7 +20,9 @@ import (
 const maxAnswer = 1 << 20
 
 func newFlow(about Flow, provider, redirect string) flow {
-	return flow{Flow: about, provider: provider, nonce: rand.Text(), verifier: oauth2.GenerateVerifier(), redirect: redirect}
+	return flow{
+		Flow: about, provider: provider, nonce: rand.Text(), verifier: oauth2.GenerateVerifier(), redirect: redirect,
+	}
 }
 
 // secret reads a secret from its file, without the line's end; empty without a file.
@@ -47,7 +49,8 @@ func roots(caFile string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("the certificates to trust: %s holds none; they begin with -----BEGIN CERTIFICATE-----", caFile)
+		return nil, fmt.Errorf("the certificates to trust: %s holds none; they begin with -----BEGIN CERTIFICATE-----",
+			caFile)
 	}
 	return pool, nil
 }

@@ -21,7 +21,8 @@ func (g gap) is() bool { return g.why != "" }
 func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 	why := fmt.Sprintf(format, args...)
 	return gap{why: why, none: none, text: fmt.Sprintf(
-		"%s did not send all of your groups to this lab, which needs them to decide who may sign in: %s. Ask %s for help, and show them this message: %s",
+		"%s did not send all of your groups to this lab, which needs them to decide who may sign in: %s. Ask %s for help, "+
+			"and show them this message: %s",
 		s.Title, why, s.Help, s.groupsNext())}
 }
 
@@ -29,16 +30,21 @@ func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 func (s *settings) groupsNext() string {
 	switch {
 	case s.Type == typeMicrosoft:
-		return "In Entra, open this lab's app registration, go to Token configuration, edit the groups claim and choose “Groups assigned to the application”. " +
-			"Then assign the groups that the rules name to the application. If all groups are sent, Entra leaves out those of people who are in more than 200."
+		return "In Entra, open this lab's app registration, go to Token configuration, edit the groups claim and choose " +
+			"“Groups assigned to the application”. " +
+			"Then assign the groups that the rules name to the application. If all groups are sent, Entra leaves out those " +
+			"of people who are in more than 200."
 	case s.directory() && s.GroupBase == "":
-		return fmt.Sprintf("Set groupBase for %s in the lab's configuration, so that the lab searches for groups, and let %s read there.",
+		return fmt.Sprintf("Set groupBase for %s in the lab's configuration, so that the lab searches for groups, and let "+
+			"%s read there.",
 			s.Name, orText(s.BindDN, "everybody"))
 	case s.directory():
-		return fmt.Sprintf("Let %s read all groups below %s: raise the directory's limit for that account, narrow groupBase or groupFilter, or set url to a server that has all groups.",
+		return fmt.Sprintf("Let %s read all groups below %s: raise the directory's limit for that account, narrow "+
+			"groupBase or groupFilter, or set url to a server that has all groups.",
 			orText(s.BindDN, "everybody"), s.GroupBase)
 	}
-	return fmt.Sprintf("Configure the provider to add the claim %s to ID tokens for this lab's client, if possible with only the groups that the lab's rules name.", s.Claims.Groups)
+	return fmt.Sprintf("Configure the provider to add the claim %s to ID tokens for this lab's client, if possible "+
+		"with only the groups that the lab's rules name.", s.Claims.Groups)
 }
 
 // looksAtGroups reports whether a rule needs the groups, or the claim that they are in.
@@ -54,7 +60,8 @@ func (o *openID) gaps(claims map[string]any) (groups, email gap) {
 			name = o.Claims.Groups
 		}
 		if elsewhere(claims, name) {
-			groups = o.groupsGap(false, "the ID token does not contain the claim %s, only a reference to it (_claim_names), because the person is in too many groups", name)
+			groups = o.groupsGap(false, "the ID token does not contain the claim %s, only a reference to it (_claim_names), "+
+				"because the person is in too many groups", name)
 		}
 	}
 	switch {

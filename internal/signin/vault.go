@@ -83,7 +83,8 @@ func (v *Vault[T]) Look(key, browser string) (T, bool) {
 
 func (v *Vault[T]) look(key, browser string) (none T, ok bool) {
 	e, found := v.kept[key]
-	if !found || browser == "" || subtle.ConstantTimeCompare([]byte(e.browser), []byte(browser)) != 1 || !v.now().Before(e.until) {
+	if !found || browser == "" || subtle.ConstantTimeCompare([]byte(e.browser), []byte(browser)) != 1 ||
+		!v.now().Before(e.until) {
 		return none, false
 	}
 	return e.value, true

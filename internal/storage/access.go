@@ -95,7 +95,9 @@ func MayMake(kind Kind, names []string, u users.User, groups []users.Group) bool
 		return true
 	case users.OwnGroups:
 		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
-			return !slices.ContainsFunc(groups, func(g users.Group) bool { return g.Name == name && slices.Contains(g.Leads, u.Handle) })
+			return !slices.ContainsFunc(groups, func(g users.Group) bool {
+				return g.Name == name && slices.Contains(g.Leads, u.Handle)
+			})
 		})
 	}
 	return false
@@ -175,7 +177,9 @@ func (s *Service) PlacesOf(ctx context.Context, userID int64) ([]Place, error) {
 	}
 	shares = s.ready(u, shares)
 	for i := range shares {
-		places = append(places, Place{Name: shares[i].folder.Name, Path: s.path(&shares[i]), ReadOnly: !shares[i].write, GID: shares[i].gid})
+		places = append(places, Place{
+			Name: shares[i].folder.Name, Path: s.path(&shares[i]), ReadOnly: !shares[i].write, GID: shares[i].gid,
+		})
 	}
 	return places, nil
 }

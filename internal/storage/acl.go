@@ -44,7 +44,8 @@ func encodeACL(list []aclEntry) []byte {
 // holds for what is made in it, whatever the umask of who makes it.
 func groupACL(reader int) []byte {
 	return encodeACL([]aclEntry{
-		{aclOwner, 7, aclNobody}, {aclGroup, 7, aclNobody}, {aclNamed, 5, uint32(reader)}, {aclMask, 7, aclNobody}, {aclOthers, 0, aclNobody},
+		{aclOwner, 7, aclNobody}, {aclGroup, 7, aclNobody}, {aclNamed, 5, uint32(reader)}, {aclMask, 7, aclNobody},
+		{aclOthers, 0, aclNobody},
 	})
 }
 
@@ -58,7 +59,8 @@ func setACL(dir *os.File, value []byte) error {
 	for _, attribute := range []string{aclOfFolder, aclOfContent} {
 		err := unix.Fsetxattr(int(dir.Fd()), attribute, value, 0)
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			return refused(ErrPath, "The file system of gpulab's data folder keeps no access control lists, so files in it could not be shared. Mount it with the option acl, or move the data to ext4 or XFS.")
+			return refused(ErrPath, "The file system of gpulab's data folder keeps no access control lists, so files in it "+
+				"could not be shared. Mount it with the option acl, or move the data to ext4 or XFS.")
 		}
 		if err != nil {
 			return fmt.Errorf("set %s: %w", attribute, err)

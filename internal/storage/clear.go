@@ -22,7 +22,8 @@ func (s *Service) Largest(ctx context.Context, user int64) ([]Entry, *Size, erro
 // clearable reports whether a path within a home names something that its owner may delete on the page: a file or
 // folder, and not a place where shared folders appear.
 func clearable(name string) bool {
-	return fs.ValidPath(strings.ToValidUTF8(name, "?")) && name != "." && name != Shared && !strings.HasPrefix(name, Shared+"/") &&
+	return fs.ValidPath(strings.ToValidUTF8(name, "?")) && name != "." && name != Shared &&
+		!strings.HasPrefix(name, Shared+"/") &&
 		!strings.ContainsRune(name, 0) && path.Clean(name) == name
 }
 
@@ -52,7 +53,8 @@ func (s *Service) Clear(ctx context.Context, u users.User, name string) error {
 
 // ClearWithin is Clear for somebody who waits no longer than that: done is false when it still goes on, whatever
 // becomes of ctx.
-func (s *Service) ClearWithin(ctx context.Context, u users.User, name string, wait time.Duration) (done bool, err error) {
+func (s *Service) ClearWithin(ctx context.Context, u users.User, name string,
+	wait time.Duration) (done bool, err error) {
 	cleared := make(chan error, 1)
 	go func() { cleared <- s.Clear(context.WithoutCancel(ctx), u, name) }()
 	select {

@@ -14,7 +14,8 @@ import (
 // ensureHome makes the home if it does not exist, and gives its owner every right to it.
 func (s *Service) ensureHome(u users.User) error {
 	if !users.PersonalUID(u.UID) {
-		return fmt.Errorf("UID %d is not a person's: those are %d–%d and %d–%d", u.UID, users.FirstKeptUID, users.LastKeptUID, users.FirstUID, users.LastUID)
+		return fmt.Errorf("UID %d is not a person's: those are %d–%d and %d–%d", u.UID, users.FirstKeptUID, users.LastKeptUID,
+			users.FirstUID, users.LastUID)
 	}
 	if err := os.MkdirAll(s.cfg.HomesDir, 0o711); err != nil {
 		return err

@@ -32,7 +32,9 @@ const (
 // Kinds lists every kind, in the order in which people see them.
 func Kinds() []Kind { return []Kind{Group, HandIn, Dataset, Host} }
 
-var kindWords = map[Kind]string{Group: "group folder", HandIn: "hand-in", Dataset: "dataset", Host: "folder of the machine"}
+var kindWords = map[Kind]string{
+	Group: "group folder", HandIn: "hand-in", Dataset: "dataset", Host: "folder of the machine",
+}
 
 // Words names the kind for people.
 func (k Kind) Words() string { return kindWords[k] }
@@ -106,7 +108,8 @@ type NewFolder struct {
 // checkName refuses what cannot be a folder's name, which has the form of handles and groups.
 func checkName(name string) error {
 	if !users.WellFormed(name) {
-		return refused(ErrName, "%q cannot be a folder's name. It takes 2 to 30 characters from a–z, 0–9 and single hyphens, with a letter first, such as vision-data.", clip(name))
+		return refused(ErrName, "%q cannot be a folder's name. It takes 2 to 30 characters from a–z, 0–9 and single "+
+			"hyphens, with a letter first, such as vision-data.", clip(name))
 	}
 	return nil
 }
@@ -117,7 +120,9 @@ func (n NewFolder) checked() (NewFolder, error) {
 		return n, err
 	}
 	n.Note = strings.TrimSpace(n.Note)
-	if utf8.RuneCountInString(n.Note) > maxNote || strings.ContainsFunc(n.Note, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if utf8.RuneCountInString(n.Note) > maxNote || strings.ContainsFunc(n.Note, func(r rune) bool {
+		return !unicode.IsPrint(r)
+	}) {
 		return n, refused(ErrName, "The note is one line of at most %d characters.", maxNote)
 	}
 	if n.Guests == "" {
@@ -132,7 +137,8 @@ func (n NewFolder) checked() (NewFolder, error) {
 	}
 	switch {
 	case !slices.Contains(Kinds(), n.Kind):
-		return n, refused(ErrKind, "There is no kind of folder %q. There are group, hand-in, dataset and host.", clip(string(n.Kind)))
+		return n, refused(ErrKind, "There is no kind of folder %q. There are group, hand-in, dataset and host.",
+			clip(string(n.Kind)))
 	case !open && len(n.Groups) != 1:
 		return n, refused(ErrGroup, "A %s is for one group. Say which.", n.Kind.Words())
 	case n.Kind == HandIn && n.Others != None:
@@ -172,7 +178,8 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 	var id int64
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		var deleted sql.NullInt64
-		switch err := tx.QueryRowContext(ctx, "SELECT deleted_at FROM folders WHERE name = ? AND purged_at IS NULL", n.Name).Scan(&deleted); {
+		switch err := tx.QueryRowContext(ctx, "SELECT deleted_at FROM folders WHERE name = ? AND purged_at IS NULL",
+			n.Name).Scan(&deleted); {
 		case err == nil && deleted.Valid:
 			return refused(ErrTaken, "A deleted folder is called %s, and can come back until %s. Choose another name.", n.Name,
 				time.UnixMilli(deleted.Int64).Add(Kept).Local().Format("2 January"))
@@ -188,15 +195,19 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 				UNION ALL SELECT CAST(value AS INTEGER) FROM settings WHERE key = 'last.gid')`, firstGID).Scan(&gid); err != nil {
 				return err
 			}
-			for gid.Int64 <= lastGID && s.cfg.Taken != nil && (s.cfg.Taken(ctx, int(gid.Int64)) || s.cfg.Taken(ctx, int(gid.Int64)+1)) {
+			for gid.Int64 <= lastGID && s.cfg.Taken != nil &&
+				(s.cfg.Taken(ctx, int(gid.Int64)) || s.cfg.Taken(ctx, int(gid.Int64)+1)) {
 				gid.Int64 += 2
 			}
 			if gid.Int64 > lastGID {
-				return refused(ErrFull, "All %d numbers for folders have been given out or are known to this machine, and none is used twice. Use a folder that there is.", (lastGID-firstGID)/2+1)
+				return refused(ErrFull, "All %d numbers for folders have been given out or are known to this machine, and none "+
+					"is used twice. Use a folder that there is.", (lastGID-firstGID)/2+1)
 			}
 		}
-		res, err := tx.ExecContext(ctx, `INSERT INTO folders (name, kind, note, guests, others, path, host_users, gid, created_by, created_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, n.Name, n.Kind, n.Note, n.Guests, n.Others, n.Path, hostUsers, gid, n.By, s.now().UnixMilli())
+		res, err := tx.ExecContext(ctx, `INSERT INTO folders (name, kind, note, guests, others, path, host_users, gid,
+			created_by, created_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			n.Name, n.Kind, n.Note, n.Guests, n.Others, n.Path, hostUsers, gid, n.By, s.now().UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -225,7 +236,8 @@ func setGroups(ctx context.Context, tx *sql.Tx, folder int64, groups []int64) er
 		return err
 	}
 	for _, g := range groups {
-		if _, err := tx.ExecContext(ctx, "INSERT INTO folder_groups (folder_id, group_id) VALUES (?, ?)", folder, g); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO folder_groups (folder_id, group_id) VALUES (?, ?)", folder,
+			g); err != nil {
 			return err
 		}
 	}
@@ -272,7 +284,9 @@ func (s *Service) SetAccess(ctx context.Context, name string, c Change) (Folder,
 	if err != nil {
 		return Folder{}, err
 	}
-	n := NewFolder{Name: f.Name, Kind: f.Kind, Note: f.Note, Groups: f.Groups, Guests: f.Guests, Others: f.Others, Path: f.Path}
+	n := NewFolder{
+		Name: f.Name, Kind: f.Kind, Note: f.Note, Groups: f.Groups, Guests: f.Guests, Others: f.Others, Path: f.Path,
+	}
 	if c.Groups != nil {
 		n.Groups = c.Groups
 	}
@@ -296,7 +310,8 @@ func (s *Service) SetAccess(ctx context.Context, name string, c Change) (Folder,
 		return Folder{}, err
 	}
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "UPDATE folders SET guests = ?, others = ?, note = ? WHERE id = ?", n.Guests, n.Others, n.Note, f.ID); err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE folders SET guests = ?, others = ?, note = ? WHERE id = ?", n.Guests,
+			n.Others, n.Note, f.ID); err != nil {
 			return err
 		}
 		return setGroups(ctx, tx, f.ID, groups)
@@ -307,9 +322,12 @@ func (s *Service) SetAccess(ctx context.Context, name string, c Change) (Folder,
 	return s.Folder(ctx, f.Name)
 }
 
-const selectFolder = `SELECT f.id, f.name, f.kind, f.note, f.guests, f.others, f.path, f.host_users, coalesce(f.gid, 0), f.created_by, f.created_at, f.deleted_at,
-	coalesce((SELECT group_concat(name, ' ') FROM (SELECT g.name FROM folder_groups x JOIN groups g ON g.id = x.group_id WHERE x.folder_id = f.id ORDER BY g.name)), ''),
-	coalesce((SELECT group_concat(handle, ' ') FROM (SELECT DISTINCT u.handle FROM folder_groups x JOIN group_members m ON m.group_id = x.group_id AND m.lead = 1
+const selectFolder = `SELECT f.id, f.name, f.kind, f.note, f.guests, f.others, f.path, f.host_users, coalesce(f.gid,
+	0), f.created_by, f.created_at, f.deleted_at,
+	coalesce((SELECT group_concat(name, ' ') FROM (SELECT g.name FROM folder_groups x JOIN groups g ON g.id = x.group_id
+	WHERE x.folder_id = f.id ORDER BY g.name)), ''),
+	coalesce((SELECT group_concat(handle, ' ') FROM (SELECT DISTINCT u.handle FROM folder_groups x JOIN group_members m
+	ON m.group_id = x.group_id AND m.lead = 1
 		JOIN users u ON u.id = m.user_id AND u.removed_at IS NULL WHERE x.folder_id = f.id ORDER BY u.handle)), ''),
 	z.bytes, z.files, z.at
 	FROM folders f LEFT JOIN sizes z ON z.what = 'folder' AND z.id = f.id WHERE f.purged_at IS NULL`
@@ -359,7 +377,8 @@ func scanFolder(row store.Row) (f Folder, err error) {
 	var created int64
 	var deleted, bytes, files, at sql.NullInt64
 	var groups, leads string
-	err = row.Scan(&f.ID, &f.Name, &f.Kind, &f.Note, &f.Guests, &f.Others, &f.Path, &f.HostUsers, &f.GID, &f.CreatedBy, &created, &deleted,
+	err = row.Scan(&f.ID, &f.Name, &f.Kind, &f.Note, &f.Guests, &f.Others, &f.Path, &f.HostUsers, &f.GID, &f.CreatedBy,
+		&created, &deleted,
 		&groups, &leads, &bytes, &files, &at)
 	f.Created, f.Groups, f.Leads = time.UnixMilli(created).UTC(), strings.Fields(groups), strings.Fields(leads)
 	if deleted.Valid {
@@ -402,7 +421,8 @@ func (s *Service) mark(ctx context.Context, name string, deleted func(Folder) (a
 	if err != nil {
 		return Folder{}, err
 	}
-	if _, err := s.cfg.DB.ExecContext(ctx, "UPDATE folders SET deleted_at = ? WHERE id = ? AND purged_at IS NULL", at, f.ID); err != nil {
+	if _, err := s.cfg.DB.ExecContext(ctx, "UPDATE folders SET deleted_at = ? WHERE id = ? AND purged_at IS NULL", at,
+		f.ID); err != nil {
 		return Folder{}, fmt.Errorf("change a folder: %w", err)
 	}
 	return s.Folder(ctx, f.Name)
@@ -410,7 +430,8 @@ func (s *Service) mark(ctx context.Context, name string, deleted func(Folder) (a
 
 // purgeDue deletes the files of folders whose time is over, unless a notebook still has one open.
 func (s *Service) purgeDue(ctx context.Context) error {
-	due, err := s.folders(ctx, " AND f.deleted_at <= ? AND NOT EXISTS (SELECT 1 FROM launch_folders l WHERE l.folder_id = f.id)", s.now().Add(-Kept).UnixMilli())
+	due, err := s.folders(ctx, " AND f.deleted_at <= ? AND NOT EXISTS (SELECT 1 FROM launch_folders l WHERE "+
+		"l.folder_id = f.id)", s.now().Add(-Kept).UnixMilli())
 	if err != nil {
 		return err
 	}
@@ -424,7 +445,8 @@ func (s *Service) purgeDue(ctx context.Context) error {
 // purge marks the folder first: from then on nobody brings it back while its files go.
 func (s *Service) purge(ctx context.Context, f *Folder) error {
 	now := s.now()
-	res, err := s.cfg.DB.ExecContext(ctx, "UPDATE folders SET purged_at = ? WHERE id = ? AND deleted_at <= ?", now.UnixMilli(), f.ID, now.Add(-Kept).UnixMilli())
+	res, err := s.cfg.DB.ExecContext(ctx, "UPDATE folders SET purged_at = ? WHERE id = ? AND deleted_at <= ?",
+		now.UnixMilli(), f.ID, now.Add(-Kept).UnixMilli())
 	if err != nil {
 		return fmt.Errorf("note that folder %s is gone: %w", f.Name, err)
 	}
@@ -436,7 +458,8 @@ func (s *Service) purge(ctx context.Context, f *Folder) error {
 
 // deletePurged deletes the files of folders that are gone for good, also those that an earlier try left.
 func (s *Service) deletePurged(ctx context.Context) error {
-	ids, err := s.ids(ctx, "read deleted folders", "SELECT id FROM folders WHERE purged_at IS NOT NULL AND gid IS NOT NULL")
+	ids, err := s.ids(ctx, "read deleted folders",
+		"SELECT id FROM folders WHERE purged_at IS NOT NULL AND gid IS NOT NULL")
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,8 @@ func (s *Service) HomeState(ctx context.Context, u users.User) (HomeState, error
 		return state, err
 	}
 	state.Over = state.Size != nil &&
-		(state.Limit != nil && state.Size.Bytes >= state.Limit.Bytes || state.Files != nil && state.Size.Files >= state.Files.Files)
+		(state.Limit != nil && state.Size.Bytes >= state.Limit.Bytes || state.Files != nil &&
+			state.Size.Files >= state.Files.Files)
 	return state, nil
 }
 
@@ -85,7 +86,8 @@ func (s *Service) HomeNotice(ctx context.Context, userID int64, state HomeState)
 		text := "Your home is full: " + used + ". Until there is room again, new notebooks can only read it."
 		until, running, err := s.homeGrace(ctx, userID)
 		if err == nil && running {
-			text += " Notebooks that can still write in it are stopped at " + until.Local().Format("15:04 on Mon 2 Jan") + ": save your work and delete something before."
+			text += " Notebooks that can still write in it are stopped at " + until.Local().Format("15:04 on Mon 2 Jan") +
+				": save your work and delete something before."
 		}
 		return text + room, err
 	case state.part() >= nearly:
@@ -110,7 +112,8 @@ func (s *Service) homeGrace(ctx context.Context, user int64) (time.Time, bool, e
 // keepHomes gives notice to who writes in a home that is full, and ends their notebooks after the grace period.
 // Where the file system keeps the limit itself there is nothing to do.
 func (s *Service) keepHomes(ctx context.Context) error {
-	ids, err := s.ids(ctx, "read who writes in homes", `SELECT DISTINCT l.user_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
+	ids, err := s.ids(ctx,
+		"read who writes in homes", `SELECT DISTINCT l.user_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
 		WHERE h.read_only = 0 AND l.state <> 'ended' UNION SELECT user_id FROM home_over`)
 	if err != nil {
 		return err
@@ -143,7 +146,8 @@ func (s *Service) keepHome(ctx context.Context, user int64) error {
 		_, err := s.cfg.DB.ExecContext(ctx, "DELETE FROM home_over WHERE user_id = ?", user)
 		return err
 	}
-	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO home_over (user_id, since) VALUES (?, ?) ON CONFLICT DO NOTHING", user, s.now().UnixMilli()); err != nil {
+	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO home_over (user_id, since) VALUES (?, ?) ON CONFLICT DO NOTHING",
+		user, s.now().UnixMilli()); err != nil {
 		return fmt.Errorf("note that a home is full: %w", err)
 	}
 	until, warned, err := s.homeGrace(ctx, user)
@@ -152,13 +156,16 @@ func (s *Service) keepHome(ctx context.Context, user int64) error {
 	}
 	var errs []error
 	for _, launch := range writing {
-		errs = append(errs, s.cfg.End(ctx, launch, FullHome, "It was stopped: your home is full, "+state.used()+". Delete something on the page Folders; until then new notebooks can only read your home."))
+		errs = append(errs, s.cfg.End(ctx, launch, FullHome,
+			"It was stopped: your home is full, "+state.used()+". Delete something on the page Folders; until then new "+
+				"notebooks can only read your home."))
 	}
 	return errors.Join(errs...)
 }
 
 // writing are somebody's launches that may write in the home.
 func (s *Service) writing(ctx context.Context, user int64) ([]int64, error) {
-	return s.ids(ctx, "read who writes in a home", `SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
+	return s.ids(ctx,
+		"read who writes in a home", `SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
 		WHERE h.read_only = 0 AND l.user_id = ? AND l.state IN ('starting', 'running')`, user)
 }

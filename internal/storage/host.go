@@ -13,7 +13,10 @@ import (
 )
 
 // closed are folders of the machine that are shown to nobody, nor anything in them, nor what they lie in.
-var closed = []string{"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/tmp", "/var/lib/kubelet", "/var/lib/rancher", "/var/run", "/var/tmp"}
+var closed = []string{
+	"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/tmp", "/var/lib/kubelet", "/var/lib/rancher", "/var/run",
+	"/var/tmp",
+}
 
 // checkHost refuses folders of the machine that must not be shown, and returns where the others really lie. What
 // a folder leads to may change later, so it is asked again before every use.
@@ -38,7 +41,8 @@ func (s *Service) checkHost(path string) (string, error) {
 			bad = resolved
 		}
 		if within(at, bad) || within(bad, at) {
-			return "", refused(ErrPath, "%s is not shown to anybody: it is, holds or lies in %s, which belongs to the machine itself. Choose a folder with data only, such as /srv/data.", clip(at), bad)
+			return "", refused(ErrPath, "%s is not shown to anybody: it is, holds or lies in %s, which belongs to the "+
+				"machine itself. Choose a folder with data only, such as /srv/data.", clip(at), bad)
 		}
 	}
 	for dir := filepath.Dir(at); ; dir = filepath.Dir(dir) {
@@ -47,7 +51,8 @@ func (s *Service) checkHost(path string) (string, error) {
 			return "", refused(ErrPath, "%s cannot be looked at.", clip(dir))
 		}
 		if owner(info) != 0 || info.Mode().Perm()&0o022 != 0 {
-			return "", refused(ErrPath, "Others than root can change what %s leads to, because they may write in %s. Move the folder, or show it in another place: mount --bind %s /srv/NAME.", clip(at), clip(dir), clip(at))
+			return "", refused(ErrPath, "Others than root can change what %s leads to, because they may write in %s. Move "+
+				"the folder, or show it in another place: mount --bind %s /srv/NAME.", clip(at), clip(dir), clip(at))
 		}
 		if dir == "/" {
 			return at, nil
@@ -91,7 +96,9 @@ func OwnUserIDs(folders ...string) bool {
 // mountedIn reports whether something is mounted in a folder, below it. Containers with user IDs of their own see
 // it, but as nobody's: containerd maps only the mount that it makes of the folder itself.
 func mountedIn(mounts []*mountinfo.Info, folder string) bool {
-	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != folder && within(m.Mountpoint, folder) })
+	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool {
+		return m.Mountpoint != folder && within(m.Mountpoint, folder)
+	})
 }
 
 // takeOwnUserIDs reports whether a container with user IDs of its own can have all of these folders as they are now.

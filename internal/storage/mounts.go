@@ -68,8 +68,10 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 		for i := range shares {
 			sh := &shares[i]
 			// A start that is asked for twice may have begun with more than it would get now.
-			if _, err := tx.ExecContext(ctx, `INSERT INTO launch_folders (launch_id, folder_id, sub, read_only) VALUES (?, ?, ?, ?)
-				ON CONFLICT DO UPDATE SET read_only = min(read_only, excluded.read_only)`, launch, sh.folder.ID, sh.sub, !sh.write); err != nil {
+			if _,
+				err := tx.ExecContext(ctx, `INSERT INTO launch_folders (launch_id, folder_id, sub, read_only) VALUES (?, ?, ?, ?)
+				ON CONFLICT DO UPDATE SET read_only = min(read_only,
+				excluded.read_only)`, launch, sh.folder.ID, sh.sub, !sh.write); err != nil {
 				return err
 			}
 		}
@@ -81,7 +83,9 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 	paths := []string{s.Home(u.ID)} // which may be a disk of its own
 	for i := range shares {
 		sh := &shares[i]
-		opened.Mounts = append(opened.Mounts, Mount{Claim: sh.claim(), Name: sh.folder.Name, ReadOnly: !sh.write, GID: sh.gid, Path: s.path(sh)})
+		opened.Mounts = append(opened.Mounts, Mount{
+			Claim: sh.claim(), Name: sh.folder.Name, ReadOnly: !sh.write, GID: sh.gid, Path: s.path(sh),
+		})
 		opened.HostUsers = opened.HostUsers || sh.folder.HostUsers
 		paths = append(paths, s.path(sh))
 	}
@@ -157,7 +161,9 @@ func (s *Service) watch(ctx context.Context) error {
 				continue
 			}
 		}
-		if slices.ContainsFunc(may[id], func(sh share) bool { return sh.folder.ID == h.folder && sh.sub == h.sub && (sh.write || h.readOnly) }) {
+		if slices.ContainsFunc(may[id], func(sh share) bool {
+			return sh.folder.ID == h.folder && sh.sub == h.sub && (sh.write || h.readOnly)
+		}) {
 			continue
 		}
 		lost[h.launch] = true
@@ -169,9 +175,11 @@ func (s *Service) watch(ctx context.Context) error {
 // lostWords say to the owner of a notebook why it ended.
 func (h held) lostWords() string {
 	if h.deleted {
-		return "It was ended: the shared folder " + h.name + ", which it had open, was deleted. Files in the home folder stay; a new notebook starts without that folder."
+		return "It was ended: the shared folder " + h.name + ", which it had open, was deleted. Files in the home folder " +
+			"stay; a new notebook starts without that folder."
 	}
-	return "It was ended: you may no longer use the shared folder " + h.name + ", which it had open, as you did. Files in the home folder stay; a new notebook starts with what you may use now."
+	return "It was ended: you may no longer use the shared folder " + h.name +
+		", which it had open, as you did. Files in the home folder stay; a new notebook starts with what you may use now."
 }
 
 func (s *Service) held(ctx context.Context) ([]held, error) {
@@ -187,7 +195,8 @@ func (s *Service) held(ctx context.Context) ([]held, error) {
 
 // forget drops what is noted of launches that have nothing open any more, and has measured what they used.
 func (s *Service) forget(ctx context.Context, active map[int64]int64) error {
-	ids, err := s.ids(ctx, "read which notebooks have nothing open", "SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id WHERE l.state IN ('waiting', 'ended')")
+	ids, err := s.ids(ctx, "read which notebooks have nothing open",
+		"SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id WHERE l.state IN ('waiting', 'ended')")
 	if err != nil {
 		return err
 	}
@@ -207,7 +216,8 @@ func (s *Service) forgetOne(ctx context.Context, launch int64) error {
 	if err := s.cfg.DB.QueryRowContext(ctx, "SELECT user_id FROM launches WHERE id = ?", launch).Scan(&user); err != nil {
 		return err
 	}
-	folders, err := s.ids(ctx, "read its folders", "SELECT folder_id FROM launch_folders WHERE launch_id = ? AND read_only = 0", launch)
+	folders, err := s.ids(ctx, "read its folders", "SELECT folder_id FROM launch_folders WHERE launch_id = ? AND "+
+		"read_only = 0", launch)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,8 @@ func quotactl(dir string, command uint32, id int, into unsafe.Pointer) error {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(command)<<8|projectQuota, uintptr(id), uintptr(into), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(command)<<8|projectQuota, uintptr(id),
+		uintptr(into), 0, 0)
 	runtime.KeepAlive(into)
 	if errno != 0 {
 		return errno
@@ -120,7 +121,8 @@ func projectLimit(dir string, project int) (projectBound, error) {
 // setProject gives an open file or folder its project; what is made in the folder gets it too.
 func setProject(fd, project int, folder bool) error {
 	var a fileAttributes
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getFileAttributes, uintptr(unsafe.Pointer(&a))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getFileAttributes,
+		uintptr(unsafe.Pointer(&a))); errno != 0 {
 		return errno
 	}
 	flags := a.flags
@@ -131,7 +133,8 @@ func setProject(fd, project int, folder bool) error {
 		return nil
 	}
 	a.project, a.flags = uint32(project), flags
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), setFileAttributes, uintptr(unsafe.Pointer(&a))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), setFileAttributes,
+		uintptr(unsafe.Pointer(&a))); errno != 0 {
 		return errno
 	}
 	return nil
@@ -192,7 +195,8 @@ func (s *Service) Kept() bool { return projectsOn(s.cfg.HomesDir) }
 // isProject reports whether everything in somebody's home counts for a limit that the file system keeps.
 func (s *Service) isProject(ctx context.Context, user int64) (bool, error) {
 	var n int
-	if err := s.cfg.DB.QueryRowContext(ctx, "SELECT count(*) FROM home_projects WHERE user_id = ?", user).Scan(&n); err != nil {
+	if err := s.cfg.DB.QueryRowContext(ctx, "SELECT count(*) FROM home_projects WHERE user_id = ?",
+		user).Scan(&n); err != nil {
 		return false, fmt.Errorf("read which homes the file system counts: %w", err)
 	}
 	return n > 0 && s.Kept(), nil
@@ -228,7 +232,8 @@ func (s *Service) keepProject(ctx context.Context, u users.User) error {
 		if err := adopt(ctx, s.Home(u.ID), u.UID); err != nil {
 			return err
 		}
-		if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO home_projects (user_id) VALUES (?) ON CONFLICT DO NOTHING", u.ID); err != nil {
+		if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO home_projects (user_id) VALUES (?) ON CONFLICT DO NOTHING",
+			u.ID); err != nil {
 			return err
 		}
 	}

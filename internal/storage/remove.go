@@ -11,7 +11,8 @@ import (
 
 // remove deletes name, a path in an open folder, with all that is in it, whatever its owner does to it meanwhile. It
 // follows no link, enters nothing that is mounted, and goes up only to where it came from. However deep the tree is, it
-// holds two folders open: os.Root.RemoveAll holds one for each level, and a home can be deeper than gpulab may open files.
+// holds two folders open: os.Root.RemoveAll holds one for each level, and a home can be deeper than gpulab may open
+// files.
 func remove(ctx context.Context, in *os.Root, name string) error {
 	err := in.Remove(name) // a file, a link, an empty folder
 	if err == nil || !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {

@@ -98,7 +98,8 @@ func (s *Service) size(ctx context.Context, t target) (*Size, []Entry, error) {
 	var size Size
 	var at int64
 	var largest string
-	err := s.cfg.DB.QueryRowContext(ctx, "SELECT bytes, files, at, largest FROM sizes WHERE what = ? AND id = ?", t.what, t.id).Scan(&size.Bytes, &size.Files, &at, &largest)
+	err := s.cfg.DB.QueryRowContext(ctx, "SELECT bytes, files, at, largest FROM sizes WHERE what = ? AND id = ?", t.what,
+		t.id).Scan(&size.Bytes, &size.Files, &at, &largest)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil, nil
 	}
@@ -257,7 +258,8 @@ func (s *Service) measure(ctx context.Context, t target) error {
 		return err
 	}
 	_, err = s.cfg.DB.ExecContext(ctx, `INSERT INTO sizes (what, id, bytes, files, largest, at) VALUES (?, ?, ?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET bytes = excluded.bytes, files = excluded.files, largest = excluded.largest, at = excluded.at`,
+		ON CONFLICT DO UPDATE SET bytes = excluded.bytes, files = excluded.files, largest = excluded.largest,
+		at = excluded.at`,
 		t.what, t.id, result.bytes, result.files, string(list), s.now().UnixMilli())
 	if err != nil {
 		return fmt.Errorf("keep a size: %w", err)

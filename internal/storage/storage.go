@@ -146,7 +146,10 @@ func New(cfg Config) *Service {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{cfg: cfg, now: time.Now, used: map[target]bool{}, due: map[target]bool{}, ask: make(chan struct{}, 1), low: func(do func()) { do() }}
+	return &Service{
+		cfg: cfg, now: time.Now, used: map[target]bool{}, due: map[target]bool{}, ask: make(chan struct{}, 1),
+		low: func(do func()) { do() },
+	}
 }
 
 // Home is somebody's home folder on this machine, there or not.

@@ -63,12 +63,15 @@ type walker struct {
 }
 
 // walk adds up the folder name in parent. Sizes are of blocks, files with several names count once.
-func walk(ctx context.Context, path string, pause func(time.Duration), onFolder func(fd int) error, onFile func(dir int, name string) error) (found, error) {
+func walk(ctx context.Context, path string, pause func(time.Duration), onFolder func(fd int) error,
+	onFile func(dir int, name string) error) (found, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NOATIME, 0)
 	if err != nil {
 		return found{}, fmt.Errorf("open %s: %w", path, err)
 	}
-	w := walker{ctx: ctx, at: fd, linked: map[uint64]struct{}{}, began: time.Now(), pause: pause, onFolder: onFolder, onFile: onFile}
+	w := walker{
+		ctx: ctx, at: fd, linked: map[uint64]struct{}{}, began: time.Now(), pause: pause, onFolder: onFolder, onFile: onFile,
+	}
 	defer func() { _ = unix.Close(w.at) }()
 	if err := w.run(); err != nil {
 		return found{}, fmt.Errorf("measure %s: %w", path, err)

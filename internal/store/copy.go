@@ -24,7 +24,8 @@ func OpenExisting(ctx context.Context, path string) (*sql.DB, int64, error) {
 		return nil, 0, fmt.Errorf("open %s: %w", path, err)
 	}
 	var schema sql.NullInt64
-	if err := db.QueryRowContext(ctx, "SELECT max(version_id) FROM goose_db_version WHERE is_applied").Scan(&schema); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT max(version_id) FROM goose_db_version WHERE is_applied").Scan(
+		&schema); err != nil {
 		return nil, 0, errors.Join(explain(path, err), db.Close())
 	}
 	return db, schema.Int64, nil

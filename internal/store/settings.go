@@ -29,7 +29,8 @@ func Setting(ctx context.Context, main *sql.DB, key string) (string, error) {
 
 // SetSetting is Store's method of the name, on a gpulab.db that is open without one.
 func SetSetting(ctx context.Context, main *sql.DB, key, value string) error {
-	query, args := `INSERT INTO settings (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2`, []any{key, value}
+	query, args := `INSERT INTO settings (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2`,
+		[]any{key, value}
 	if value == "" {
 		query, args = `DELETE FROM settings WHERE key = ?1`, []any{key}
 	}

@@ -104,11 +104,13 @@ func read(path string) (*sql.DB, error) {
 // written reads who wrote a database; one without a schema was written by nobody.
 func written(ctx context.Context, db *sql.DB) (w Written, err error) {
 	var tables int
-	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('goose_db_version', 'settings')").Scan(&tables)
+	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN "+
+		"('goose_db_version', 'settings')").Scan(&tables)
 	if err != nil || tables < 2 {
 		return w, err
 	}
-	if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&w.Schema); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(
+		&w.Schema); err != nil {
 		return w, err
 	}
 	for key, value := range map[string]*string{versionKey: &w.Version, beforeKey: &w.Before} {
@@ -156,10 +158,12 @@ func prepareMain(ctx context.Context, dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("no copy of %s could be kept before gpulab %s changes it, so nothing was changed: %w", path, version.Version, err)
+		return fmt.Errorf("no copy of %s could be kept before gpulab %s changes it, so nothing was changed: %w", path,
+			version.Version, err)
 	}
 	if err := migrateBeside(ctx, db, path); err != nil {
-		return errors.Join(fmt.Errorf("gpulab %s could not bring %s from schema %d to %d; it is as it was, and a copy is in %s: %w",
+		return errors.Join(fmt.Errorf("gpulab %s could not bring %s from schema %d to %d; it is as it was, and a copy is "+
+			"in %s: %w",
 			version.Version, path, was.Schema, known, kept.Path, err), removeDatabase(path+workEnd))
 	}
 	return nil
@@ -196,7 +200,8 @@ func record(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	var says int64
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&says); err != nil || was.Version == version.Version && says == was.Schema {
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&says); err != nil || was.Version == version.Version &&
+		says == was.Schema {
 		return err
 	}
 	before := was.Version
@@ -209,7 +214,10 @@ func record(ctx context.Context, db *sql.DB) error {
 	}
 	defer func() { _ = tx.Rollback() }()
 	for key, value := range map[string]string{versionKey: version.Version, beforeKey: before} {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO settings (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2`, key, value); err != nil {
+		if _,
+			err := tx.ExecContext(ctx,
+			`INSERT INTO settings (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2`, key,
+			value); err != nil {
 			return err
 		}
 	}
@@ -421,7 +429,8 @@ func carryNumbers(ctx context.Context, path, next string) error {
 	for _, statement := range []string{
 		`INSERT INTO sqlite_sequence (name, seq) SELECT name, 0 FROM was.sqlite_sequence
 			WHERE name IN (SELECT name FROM sqlite_master) AND name NOT IN (SELECT name FROM sqlite_sequence)`,
-		`UPDATE sqlite_sequence SET seq = max(seq, coalesce((SELECT w.seq FROM was.sqlite_sequence w WHERE w.name = sqlite_sequence.name), 0))`,
+		`UPDATE sqlite_sequence SET seq = max(seq, coalesce((SELECT w.seq FROM was.sqlite_sequence w
+			WHERE w.name = sqlite_sequence.name), 0))`,
 		carryHighest(lastUIDKey, "users", "uid"),
 		carryHighest(lastGIDKey, "folders", "gid"),
 	} {
@@ -449,7 +458,8 @@ func RaiseNumbers(ctx context.Context, path string, given Given) error {
 	defer func() { _ = tx.Rollback() }()
 	for table, seq := range map[string]int64{"users": given.Users, "folders": given.Folders} {
 		for _, statement := range []string{
-			`INSERT INTO sqlite_sequence (name, seq) SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = ?1)`,
+			`INSERT INTO sqlite_sequence (name, seq) SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence
+				WHERE name = ?1)`,
 			`UPDATE sqlite_sequence SET seq = max(seq, ?2) WHERE name = ?1`,
 		} {
 			if _, err := tx.ExecContext(ctx, statement, table, seq); err != nil {
@@ -459,7 +469,8 @@ func RaiseNumbers(ctx context.Context, path string, given Given) error {
 	}
 	for key, last := range map[string]int64{lastUIDKey: given.UIDs, lastGIDKey: given.GIDs} {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO settings (key, value) SELECT ?1, ?2 WHERE ?2 > 0
-			ON CONFLICT (key) DO UPDATE SET value = max(CAST(settings.value AS INTEGER), CAST(excluded.value AS INTEGER))`, key, last); err != nil {
+			ON CONFLICT (key) DO UPDATE SET value = max(CAST(settings.value AS INTEGER),
+			CAST(excluded.value AS INTEGER))`, key, last); err != nil {
 			return err
 		}
 	}
@@ -472,7 +483,8 @@ func carryHighest(key, table, column string) string {
 			SELECT max(%[3]s) AS n FROM was.%[2]s
 			UNION ALL SELECT CAST(value AS INTEGER) FROM was.settings WHERE key = '%[1]s')
 		HAVING max(n) IS NOT NULL
-		ON CONFLICT (key) DO UPDATE SET value = max(CAST(settings.value AS INTEGER), CAST(excluded.value AS INTEGER))`, key, table, column)
+		ON CONFLICT (key) DO UPDATE SET value = max(CAST(settings.value AS INTEGER),
+		CAST(excluded.value AS INTEGER))`, key, table, column)
 }
 
 // Unstage takes back what Stage has made ready.
@@ -508,7 +520,8 @@ func Lost(ctx context.Context, dir string, from KeptCopy) (l Loss, err error) {
 	}
 	defer old.Close()
 	var users, launches, audit int64
-	err = old.QueryRowContext(ctx, `SELECT (SELECT coalesce(max(id), 0) FROM users), (SELECT coalesce(max(id), 0) FROM launches),
+	err = old.QueryRowContext(ctx, `SELECT (SELECT coalesce(max(id), 0) FROM users), (SELECT coalesce(max(id), 0)
+		FROM launches),
 		(SELECT coalesce(max(id), 0) FROM audit)`).Scan(&users, &launches, &audit)
 	if err != nil {
 		return l, explain(from.Path, err)
@@ -519,8 +532,10 @@ func Lost(ctx context.Context, dir string, from KeptCopy) (l Loss, err error) {
 		return l, err
 	}
 	defer now.Close()
-	err = now.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM users WHERE id > ?1), (SELECT count(*) FROM launches WHERE id > ?2),
-		(SELECT count(*) FROM launches WHERE id > ?2 AND state IN ('starting', 'running', 'stopping')), (SELECT count(*) FROM audit WHERE id > ?3)`,
+	err = now.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM users WHERE id > ?1), (SELECT count(*) FROM launches
+		WHERE id > ?2),
+		(SELECT count(*) FROM launches WHERE id > ?2 AND state IN ('starting', 'running', 'stopping')), (SELECT count(*)
+		FROM audit WHERE id > ?3)`,
 		users, launches, audit).Scan(&l.Accounts, &l.Launches, &l.Running, &l.Audit)
 	if err != nil {
 		return l, explain(path, err)

@@ -88,7 +88,10 @@ func (c *Child) settleLeftover() (*process, error) {
 // watch observes a process that is not our child.
 func watch(pid int) *process {
 	start := startTicks(pid)
-	p := &process{pid: pid, since: startTime(start), done: make(chan struct{}), err: errors.New("ended (it was started by an earlier run, so its exit code is unknown)")}
+	p := &process{
+		pid: pid, since: startTime(start), done: make(chan struct{}),
+		err: errors.New("ended (it was started by an earlier run, so its exit code is unknown)"),
+	}
 	go func() {
 		defer close(p.done)
 		for startTicks(pid) == start && start != "" {
@@ -116,7 +119,8 @@ func (c *Child) record(pid int) error {
 
 // command is a digest of what the child is started with.
 func (c *Child) command() string {
-	sum := sha256.Sum256([]byte(strings.Join(append(append([]string{c.spec.Path}, c.spec.Args...), c.spec.Env...), "\x00")))
+	sum := sha256.Sum256([]byte(strings.Join(append(append([]string{c.spec.Path}, c.spec.Args...), c.spec.Env...),
+		"\x00")))
 	return hex.EncodeToString(sum[:8])
 }
 

@@ -190,7 +190,10 @@ func (c *Child) runOnce(ctx context.Context, adopted *process) error {
 		}
 	}
 	c.mu.Lock()
-	c.state = State{Running: true, PID: p.pid, Since: p.since, Restarts: c.state.Restarts, Adopted: adopted != nil, LastExit: c.state.LastExit}
+	c.state = State{
+		Running: true, PID: p.pid, Since: p.since, Restarts: c.state.Restarts, Adopted: adopted != nil,
+		LastExit: c.state.LastExit,
+	}
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()

@@ -20,8 +20,8 @@ type certificate struct {
 	err    error            // why not
 }
 
-// pace is how often the library is asked for the certificate: it answers from its files, and only for a new or an old one
-// asks the authority, which does not want to be asked often.
+// pace is how often the library is asked for the certificate: it answers from its files, and only for a new or an old
+// one asks the authority, which does not want to be asked often.
 type pace struct{ every, again time.Duration } // again is for after a failure
 
 var usualPace = pace{every: time.Hour, again: 5 * time.Minute}
@@ -44,7 +44,8 @@ func (n *node) keepCertificate(ctx context.Context) {
 			if err := n.fetchCertificate(ctx, domain); err != nil {
 				next = time.Now().Add(n.service.pace.again)
 				if ctx.Err() == nil {
-					n.service.cfg.Log.Warn("there is no certificate from the tailnet; the lab's own is used", "name", domain, "err", err)
+					n.service.cfg.Log.Warn("there is no certificate from the tailnet; the lab's own is used", "name", domain, "err",
+						err)
 				}
 			}
 		}
@@ -79,7 +80,8 @@ func useful(c *x509.Certificate, name string) error {
 	case now.After(c.NotAfter):
 		return fmt.Errorf("the tailnet’s ran out on %s", c.NotAfter.Format(time.DateTime+" MST"))
 	case now.Before(c.NotBefore):
-		return fmt.Errorf("the tailnet’s is valid from %s; is this machine’s clock right?", c.NotBefore.Format(time.DateTime+" MST"))
+		return fmt.Errorf("the tailnet’s is valid from %s; is this machine’s clock right?",
+			c.NotBefore.Format(time.DateTime+" MST"))
 	case c.VerifyHostname(name) != nil:
 		return fmt.Errorf("the tailnet’s is not for this name: %w", c.VerifyHostname(name))
 	}

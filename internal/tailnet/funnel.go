@@ -19,8 +19,8 @@ import (
 // funnelAgain is how long a funnel that could not be opened waits for its next try.
 const funnelAgain = time.Minute
 
-// Funnel opens the doors that have a Public to everybody on the internet, or closes them again. It is kept over restarts,
-// and ends with Down and Logout. Whether the tailnet allows it is asked before anything changes.
+// Funnel opens the doors that have a Public to everybody on the internet, or closes them again. It is kept over
+// restarts, and ends with Down and Logout. Whether the tailnet allows it is asked before anything changes.
 func (s *Service) Funnel(ctx context.Context, on bool) error {
 	end, err := s.begin(ctx)
 	if err != nil {
@@ -65,7 +65,8 @@ func (s *Service) mayFunnel(n *node) error {
 	ports := s.publicPorts()
 	switch {
 	case len(ports) == 0:
-		return &Error{Text: "the configuration lets nobody in without the tailnet (`tailnet.signIn: require`), so there is nothing to open to the internet"}
+		return &Error{Text: "the configuration lets nobody in without the tailnet (`tailnet.signIn: require`), so there " +
+			"is nothing to open to the internet"}
 	case n == nil:
 		return errNotIn
 	}
@@ -75,7 +76,8 @@ func (s *Service) mayFunnel(n *node) error {
 	}
 	for _, port := range ports {
 		if err := ipn.CheckFunnelAccess(port, st.Self); err != nil {
-			return &Error{Text: fmt.Sprintf("the tailnet does not allow it: %v; an admin of the tailnet gives this machine the attribute funnel in its access controls", err)}
+			return &Error{Text: fmt.Sprintf("the tailnet does not allow it: %v; an admin of the tailnet gives this machine "+
+				"the attribute funnel in its access controls", err)}
 		}
 	}
 	return nil

@@ -79,7 +79,8 @@ func (n *node) describe(out *Status, st *ipnstate.Status) {
 	out.Problems = problems(st.Health)
 	if st.Self != nil {
 		out.Expires = st.Self.KeyExpiry
-		out.Expired = st.Self.KeyExpiry != nil && st.Self.KeyExpiry.Before(time.Now()) || st.Self.Expired || n.wasIn() && st.BackendState == "NeedsLogin"
+		out.Expired = st.Self.KeyExpiry != nil && st.Self.KeyExpiry.Before(time.Now()) || st.Self.Expired || n.wasIn() &&
+			st.BackendState == "NeedsLogin"
 	}
 	switch st.BackendState {
 	case "NeedsLogin":
@@ -107,7 +108,8 @@ func (n *node) describe(out *Status, st *ipnstate.Status) {
 }
 
 // idleWords are what the library says of a machine that is not in yet, which State says better.
-var idleWords = regexp.MustCompile(`(?i)is stopped|tailscale is starting|please wait|you are logged out\.?$|state=needslogin|wantrunning=false`)
+var idleWords = regexp.MustCompile(`(?i)is stopped|tailscale is starting|please wait|you are logged out\.?$|` +
+	`state=needslogin|wantrunning=false`)
 
 func problems(health []string) []string {
 	var list []string

@@ -155,7 +155,8 @@ func (s *Service) Up(ctx context.Context, r UpRequest) error {
 	w := s.now()
 	before := w
 	if err := s.damaged(); err != nil && r.LoginServer == "" {
-		return &Error{Text: err.Error() + "; say whose tailnet it is, too: --login-server " + TailscaleServer + ", or that of your own control server"}
+		return &Error{Text: err.Error() + "; say whose tailnet it is, too: --login-server " + TailscaleServer +
+			", or that of your own control server"}
 	}
 	if r.LoginServer != "" {
 		server, err := checkServer(r.LoginServer)
@@ -163,7 +164,8 @@ func (s *Service) Up(ctx context.Context, r UpRequest) error {
 			return err
 		}
 		if w.LoginServer != "" && w.LoginServer != server {
-			return &Error{Text: fmt.Sprintf("this lab belongs to a tailnet of %s; `gpulab tailnet logout` ends that, then it can join another", w.LoginServer)}
+			return &Error{Text: fmt.Sprintf("this lab belongs to a tailnet of %s; `gpulab tailnet logout` ends that, then it "+
+				"can join another", w.LoginServer)}
 		}
 		w.LoginServer = server
 	}

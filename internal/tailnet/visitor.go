@@ -47,7 +47,9 @@ func (s *Service) Visitor(ctx context.Context, remote string) (Visitor, error) {
 		return Visitor{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	// The library also knows machines by connections of its own; only one's own address counts here.
-	own := slices.ContainsFunc(who.Node.Addresses, func(p netip.Prefix) bool { return p.IsSingleIP() && p.Addr() == from.Addr().Unmap() })
+	own := slices.ContainsFunc(who.Node.Addresses, func(p netip.Prefix) bool {
+		return p.IsSingleIP() && p.Addr() == from.Addr().Unmap()
+	})
 	if !own || !who.Node.KeyExpiry.IsZero() && who.Node.KeyExpiry.Before(time.Now()) || who.Node.Expired {
 		return Visitor{}, ErrUnknown
 	}

@@ -41,7 +41,8 @@ func loadWanted(dir string) (w wanted, err error) {
 		return w, fmt.Errorf("what was wanted of the tailnet is not known: %w", err)
 	}
 	if err := json.Unmarshal(data, &w); err != nil {
-		return wanted{}, fmt.Errorf("what was wanted of the tailnet is not known, for %s is damaged (%w)", wantedPath(dir), err)
+		return wanted{}, fmt.Errorf("what was wanted of the tailnet is not known, for %s is damaged (%w)", wantedPath(dir),
+			err)
 	}
 	return w, nil
 }
@@ -82,11 +83,13 @@ func checkServer(address string) (string, error) {
 	u, err := url.Parse(strings.TrimSpace(address))
 	switch {
 	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
-		return "", &Error{Text: fmt.Sprintf("the control server %q is no address; write it like https://headscale.example.org", address)}
+		return "", &Error{Text: fmt.Sprintf("the control server %q is no address; write it like "+
+			"https://headscale.example.org", address)}
 	case u.User != nil:
 		return "", &Error{Text: "the control server's address holds a name or a password; leave it out"}
 	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return "", &Error{Text: fmt.Sprintf("the control server %q has something behind its name; write it like https://headscale.example.org", address)}
+		return "", &Error{Text: fmt.Sprintf("the control server %q has something behind its name; write it like "+
+			"https://headscale.example.org", address)}
 	}
 	return strings.ToLower(u.Scheme + "://" + u.Host), nil
 }
@@ -95,7 +98,8 @@ var hostnamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func checkHostname(name string) error {
 	if !hostnamePattern.MatchString(name) {
-		return &Error{Text: fmt.Sprintf("%q cannot be the lab's name in the tailnet; it takes up to 63 small letters, figures and hyphens, such as %s", name, usualHostname)}
+		return &Error{Text: fmt.Sprintf("%q cannot be the lab's name in the tailnet; it takes up to 63 small letters, "+
+			"figures and hyphens, such as %s", name, usualHostname)}
 	}
 	return nil
 }

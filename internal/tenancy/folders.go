@@ -94,7 +94,8 @@ func (t *Tenancy) ensureFolder(ctx context.Context, u users.User, f SharedFolder
 			WithAccessModes(corev1.ReadWriteMany).
 			WithPersistentVolumeReclaimPolicy(corev1.PersistentVolumeReclaimRetain).
 			WithStorageClassName("").
-			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(ns).WithName(f.Claim)).
+			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(
+				ns).WithName(f.Claim)).
 			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(f.Path).WithType(kind)))
 	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, applyOptions); err != nil {
 		return err
@@ -105,20 +106,23 @@ func (t *Tenancy) ensureFolder(ctx context.Context, u users.User, f SharedFolder
 	}); err != nil {
 		return err
 	}
-	_, err = t.client.CoreV1().PersistentVolumeClaims(ns).Apply(ctx, corev1ac.PersistentVolumeClaim(f.Claim, ns).WithLabels(labels).
-		WithSpec(corev1ac.PersistentVolumeClaimSpec().
-			WithAccessModes(corev1.ReadWriteMany).
-			WithStorageClassName("").
-			WithVolumeName(name).
-			WithResources(corev1ac.VolumeResourceRequirements().WithRequests(size))), applyOptions)
+	_, err = t.client.CoreV1().PersistentVolumeClaims(ns).Apply(ctx,
+		corev1ac.PersistentVolumeClaim(f.Claim, ns).WithLabels(labels).
+			WithSpec(corev1ac.PersistentVolumeClaimSpec().
+				WithAccessModes(corev1.ReadWriteMany).
+				WithStorageClassName("").
+				WithVolumeName(name).
+				WithResources(corev1ac.VolumeResourceRequirements().WithRequests(size))), applyOptions)
 	return err
 }
 
 // SweepFolders deletes the claims and volumes of shared folders that somebody
 // may not use any more: wanted names the claims of those they may. Kubernetes
 // keeps both until the last pod that has them has ended.
-func (t *Tenancy) SweepFolders(ctx context.Context, wanted func(ctx context.Context, handle string) ([]string, error)) error {
-	volumes, err := t.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: FolderLabel + "," + UserLabel})
+func (t *Tenancy) SweepFolders(ctx context.Context,
+	wanted func(ctx context.Context, handle string) ([]string, error)) error {
+	volumes, err := t.client.CoreV1().PersistentVolumes().List(ctx,
+		metav1.ListOptions{LabelSelector: FolderLabel + "," + UserLabel})
 	if err != nil {
 		return fmt.Errorf("the volumes of shared folders: %w", err)
 	}

@@ -104,7 +104,9 @@ func (t *Tenancy) lookAround(ctx context.Context) (s surroundings, err error) {
 
 // mayReach tells whether the user is among those for whom d is.
 func (s *surroundings) mayReach(handle string, d *Destination) bool {
-	return len(d.Groups) == 0 || slices.ContainsFunc(d.Groups, func(group string) bool { return slices.Contains(s.members[group], handle) })
+	return len(d.Groups) == 0 || slices.ContainsFunc(d.Groups, func(group string) bool {
+		return slices.Contains(s.members[group], handle)
+	})
 }
 
 // Ports are made the same way everywhere.
@@ -122,7 +124,8 @@ func blockOf(to netip.Prefix, except []netip.Prefix) *networkingv1ac.NetworkPoli
 
 func podsOf(namespace string, labels map[string]string) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
 	return networkingv1ac.NetworkPolicyPeer().
-		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"kubernetes.io/metadata.name": namespace})).
+		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(
+			map[string]string{"kubernetes.io/metadata.name": namespace})).
 		WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(labels))
 }
 
@@ -136,14 +139,17 @@ func (t *Tenancy) policies(handle string, s *surroundings) []*networkingv1ac.Net
 			WithPodSelector(everything).WithPolicyTypes(both...)),
 		networkingv1ac.NetworkPolicy("notebook", ns).WithLabels(labels).WithSpec(networkingv1ac.NetworkPolicySpec().
 			WithPodSelector(everything).WithPolicyTypes(both...).
-			WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithFrom(t.visitors(s)...).WithPorts(portOf(corev1.ProtocolTCP, NotebookPort))).
+			WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithFrom(t.visitors(s)...).WithPorts(portOf(corev1.ProtocolTCP,
+				NotebookPort))).
 			WithEgress(t.waysOut(handle, s)...)),
 	}
 	// Without entrances there is nobody to let in, and an empty list is everybody.
 	if from := t.entrances(s); len(from) > 0 {
 		first := portOf(corev1.ProtocolTCP, lowestServicePort).WithEndPort(math.MaxUint16)
-		list = append(list, networkingv1ac.NetworkPolicy("service", ns).WithLabels(labels).WithSpec(networkingv1ac.NetworkPolicySpec().
-			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"app.kubernetes.io/component": "service"})).
+		list = append(list, networkingv1ac.NetworkPolicy("service",
+			ns).WithLabels(labels).WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(
+				map[string]string{"app.kubernetes.io/component": "service"})).
 			WithPolicyTypes(networkingv1.PolicyTypeIngress).
 			WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithFrom(from...).WithPorts(first))))
 	}
@@ -151,7 +157,9 @@ func (t *Tenancy) policies(handle string, s *surroundings) []*networkingv1ac.Net
 }
 
 func (t *Tenancy) hub() *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
-	return podsOf(t.cfg.SystemNamespace, map[string]string{"app.kubernetes.io/name": "jupyterhub", "app.kubernetes.io/component": "hub"})
+	return podsOf(t.cfg.SystemNamespace, map[string]string{
+		"app.kubernetes.io/name": "jupyterhub", "app.kubernetes.io/component": "hub",
+	})
 }
 
 // visitors are the hub and the head. Every machine reaches its own pods anyway.
@@ -175,14 +183,16 @@ func (t *Tenancy) waysOut(handle string, s *surroundings) []*networkingv1ac.Netw
 	world := blockOf(netip.MustParsePrefix("0.0.0.0/0"), outermost(append(Closed(), s.forbidden...)))
 	rules := []*networkingv1ac.NetworkPolicyEgressRuleApplyConfiguration{
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(t.hub()).WithPorts(portOf(tcp, HubPort)),
-		networkingv1ac.NetworkPolicyEgressRule().WithTo(packages).WithPorts(portOf(tcp, packagesPort), portOf(tcp, modelsPort)),
+		networkingv1ac.NetworkPolicyEgressRule().WithTo(packages).WithPorts(portOf(tcp, packagesPort),
+			portOf(tcp, modelsPort)),
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(names).WithPorts(portOf(udp, 53), portOf(tcp, 53)),
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(world),
 	}
 	for _, p := range s.proxy {
 		to := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
 		if _, open := Without(to, s.forbidden); open {
-			rules = append(rules, networkingv1ac.NetworkPolicyEgressRule().WithTo(blockOf(to, nil)).WithPorts(portOf(tcp, p.Port())))
+			rules = append(rules, networkingv1ac.NetworkPolicyEgressRule().WithTo(blockOf(to, nil)).WithPorts(portOf(tcp,
+				p.Port())))
 		}
 	}
 	for i := range t.cfg.Allow {

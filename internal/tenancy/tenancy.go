@@ -127,7 +127,8 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 			WithAccessModes(corev1.ReadWriteMany).
 			WithPersistentVolumeReclaimPolicy(corev1.PersistentVolumeReclaimRetain).
 			WithStorageClassName("").
-			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(ns).WithName("home")).
+			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(
+				ns).WithName("home")).
 			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(t.Home(u)).WithType(corev1.HostPathDirectory)))
 	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, applyOptions); err != nil {
 		return fmt.Errorf("the home volume of %s: %w", u.Handle, err)
@@ -170,7 +171,8 @@ func (t *Tenancy) wait(ctx context.Context, what string, done func() (bool, erro
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("the %s by Kubernetes in time; see `gpulab kubectl get pv,pvc,resourcequota -A`", what), err)
+			return errors.Join(fmt.Errorf("the %s by Kubernetes in time; see `gpulab kubectl get pv,pvc,resourcequota -A`",
+				what), err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -204,10 +206,11 @@ func (t *Tenancy) Sweep(ctx context.Context, gone func(ctx context.Context, hand
 	}
 	var errs []error
 	for i := range namespaces.Items {
-		errs = append(errs, sweepOne(ctx, &namespaces.Items[i].ObjectMeta, gone, func(ctx context.Context, name string, o metav1.DeleteOptions) error {
-			t.forget(namespaces.Items[i].Labels[UserLabel])
-			return t.client.CoreV1().Namespaces().Delete(ctx, name, o)
-		}))
+		errs = append(errs, sweepOne(ctx, &namespaces.Items[i].ObjectMeta, gone,
+			func(ctx context.Context, name string, o metav1.DeleteOptions) error {
+				t.forget(namespaces.Items[i].Labels[UserLabel])
+				return t.client.CoreV1().Namespaces().Delete(ctx, name, o)
+			}))
 	}
 	for i := range volumes.Items {
 		errs = append(errs, sweepOne(ctx, &volumes.Items[i].ObjectMeta, gone, t.client.CoreV1().PersistentVolumes().Delete))

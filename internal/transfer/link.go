@@ -92,7 +92,9 @@ func (l *link) moved() {
 
 // broke tells an error of the connection from one of a file.
 func (w *wire) broke(err error) bool {
-	for _, lost := range []error{sftp.ErrSSHFxConnectionLost, sftp.ErrSSHFxNoConnection, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed} {
+	for _, lost := range []error{
+		sftp.ErrSSHFxConnectionLost, sftp.ErrSSHFxNoConnection, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
+	} {
 		if errors.Is(err, lost) {
 			return true
 		}
@@ -128,7 +130,8 @@ func (l *link) open(ctx context.Context) (*wire, error) {
 		}
 		if l.failures > 0 {
 			if time.Since(l.worked) > l.patience {
-				return nil, &Refusal{fmt.Errorf("the connection to the lab was lost and did not come back within %s; run the same line again, and it goes on where it stopped", l.patience)}
+				return nil, &Refusal{fmt.Errorf("the connection to the lab was lost and did not come back within %s; run the "+
+					"same line again, and it goes on where it stopped", l.patience)}
 			}
 			if err := pause(ctx, min(200*time.Millisecond<<min(l.failures-1, 10), maxWait)); err != nil {
 				return nil, err

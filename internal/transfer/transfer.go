@@ -142,7 +142,8 @@ func New(dial Dial, opts Options) *Run {
 
 // Progress is how far the run is now. It may be called from any goroutine.
 func (r *Run) Progress() Progress {
-	return Progress{Files: r.files.Load(), FilesFound: r.filesFound.Load(), Done: r.done.Load(), Found: r.found.Load(), Sent: r.sent.Load(),
+	return Progress{Files: r.files.Load(), FilesFound: r.filesFound.Load(), Done: r.done.Load(), Found: r.found.Load(),
+		Sent:    r.sent.Load(),
 		Looking: r.looking.Load(), Lost: r.link.lost.Load()}
 }
 
@@ -178,8 +179,10 @@ func (r *Run) run(ctx context.Context, walk func(ctx context.Context) error) (Su
 func (r *Run) summary() Summary {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := Summary{Copied: r.copied.Load(), Unchanged: r.unchanged.Load(), Links: r.links.Load(), Folders: r.folders.Load(), Bytes: r.sent.Load(),
-		Kept: r.kept.Load(), Seconds: time.Since(r.began).Seconds(), Reopened: r.link.reopened.Load(), Skipped: r.skipped, Failed: r.failed}
+	s := Summary{Copied: r.copied.Load(), Unchanged: r.unchanged.Load(), Links: r.links.Load(), Folders: r.folders.Load(),
+		Bytes: r.sent.Load(),
+		Kept:  r.kept.Load(), Seconds: time.Since(r.began).Seconds(), Reopened: r.link.reopened.Load(), Skipped: r.skipped,
+		Failed: r.failed}
 	if s.Skipped == nil {
 		s.Skipped = []Failure{}
 	}

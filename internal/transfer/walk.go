@@ -37,7 +37,9 @@ func (r *Run) Upload(ctx context.Context, from []string, to string) (Summary, er
 		folder := path.Clean(to)
 		if len(from) > 1 && !into {
 			if there, err := remote.stat(ctx, folder); err != nil || !there.isFolder() {
-				return fmt.Errorf("several things go into a folder, and lab:%s is none; write it with a slash at its end to make it", to)
+				return fmt.Errorf("several things go into a folder, and lab:%s is none; write it with a slash at its end "+
+					"to make it",
+					to)
 			}
 			into = true
 		}
@@ -61,7 +63,8 @@ func (r *Run) Download(ctx context.Context, from []string, to string) (Summary, 
 	into := os.IsPathSeparator(to[len(to)-1]) || last == "." || last == ".."
 	if len(from) > 1 && !into {
 		if info, err := os.Stat(to); err != nil || !info.IsDir() {
-			return Summary{}, fmt.Errorf("several things go into a folder, and %s is none; write it with a slash at its end to make it", to)
+			return Summary{}, fmt.Errorf("several things go into a folder, and %s is none; write it with a slash at its end "+
+				"to make it", to)
 		}
 		into = true
 	}

@@ -78,7 +78,8 @@ func Find(dataDir, version string) (Kept, error) {
 	if info, err := os.Stat(k.Program()); err != nil {
 		return k, err
 	} else if info.Size() != k.Size {
-		return k, fmt.Errorf("the kept program of gpulab %s, %s, has %d bytes and had %d", version, k.Program(), info.Size(), k.Size)
+		return k, fmt.Errorf("the kept program of gpulab %s, %s, has %d bytes and had %d", version, k.Program(), info.Size(),
+			k.Size)
 	}
 	return k, nil
 }

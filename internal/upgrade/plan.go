@@ -115,7 +115,8 @@ func (p Plan) findCopy(ctx context.Context, dataDir string, to Version) (*store.
 			return &c, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: gpulab %s cannot read what gpulab %s has written, and no copy from before is left", ErrNoCopy, to.Version, p.From)
+	return nil, fmt.Errorf("%w: gpulab %s cannot read what gpulab %s has written, and no copy from before is left",
+		ErrNoCopy, to.Version, p.From)
 }
 
 // Check reads all that is to be put back.
@@ -155,7 +156,8 @@ func (p Plan) Apply(ctx context.Context, o Options) error {
 	}
 	if p.History {
 		// One of an earlier time would be taken for what was put aside now.
-		if err := os.Remove(filepath.Join(versionDir(o.DataDir, p.From), store.MetricsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(versionDir(o.DataDir, p.From), store.MetricsFile)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

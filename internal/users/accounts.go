@@ -104,7 +104,8 @@ func (s *Service) explainCase(ctx context.Context, handle string, err error) err
 		return err
 	}
 	if taken := s.handleFree(ctx, s.db, fold(handle)); errors.Is(taken, ErrHandleTaken) {
-		return sentence(ErrHandleTaken, "The name %s differs from the existing name %s only by case. Choose another one.", quote(handle), fold(handle))
+		return sentence(ErrHandleTaken, "The name %s differs from the existing name %s only by case. Choose another one.",
+			quote(handle), fold(handle))
 	}
 	return err
 }
@@ -117,16 +118,19 @@ func (s *Service) HandleFree(ctx context.Context, handle string) error {
 // handleFree also knows the names of removed accounts, and of those that are asked for.
 func (s *Service) handleFree(ctx context.Context, q querier, handle string) error {
 	var removed, purged sql.NullInt64
-	err := q.QueryRowContext(ctx, "SELECT removed_at, purged_at FROM users WHERE handle = ?", handle).Scan(&removed, &purged)
+	err := q.QueryRowContext(ctx, "SELECT removed_at, purged_at FROM users WHERE handle = ?", handle).Scan(&removed,
+		&purged)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return notAskedFor(ctx, q, handle)
 	case err != nil:
 		return err
 	case removed.Valid && !purged.Valid:
-		return sentence(ErrHandleTaken, "The name %s belongs to a removed account and is given to nobody else. An admin can bring that account back, or choose another name.", handle)
+		return sentence(ErrHandleTaken, "The name %s belongs to a removed account and is given to nobody else. An admin "+
+			"can bring that account back, or choose another name.", handle)
 	case removed.Valid:
-		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. Choose another one.", handle)
+		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. "+
+			"Choose another one.", handle)
 	}
 	return sentence(ErrHandleTaken, "The name %s is taken. Choose another one.", handle)
 }
@@ -150,11 +154,14 @@ func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHas
 		uid++
 	}
 	if uid > LastUID {
-		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out or are known to this machine, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
+		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out or are known to this "+
+			"machine, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
 	}
-	res, err := tx.ExecContext(ctx, `INSERT INTO users (handle, name, email, role, uid, kept_uid, password_hash, created_at, search)
+	res, err := tx.ExecContext(ctx, `INSERT INTO users (handle, name, email, role, uid, kept_uid, password_hash,
+		created_at, search)
 		VALUES (?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?)`,
-		n.Handle, n.Name, n.Email, n.Role, uid, n.keptUID, passwordHash, s.now().UnixMilli(), searchable(n.Handle, n.Name, n.Email))
+		n.Handle, n.Name, n.Email, n.Role, uid, n.keptUID, passwordHash, s.now().UnixMilli(),
+		searchable(n.Handle, n.Name, n.Email))
 	if err != nil {
 		return User{}, err
 	}
@@ -243,7 +250,8 @@ func setRole(ctx context.Context, tx *sql.Tx, u User, role Role) error {
 }
 
 // change runs f on an account; f says whether it ended the account's sessions.
-func (s *Service) change(ctx context.Context, id int64, doing string, f func(tx *sql.Tx, u User) (ended bool, err error)) error {
+func (s *Service) change(ctx context.Context, id int64, doing string,
+	f func(tx *sql.Tx, u User) (ended bool, err error)) error {
 	ended := false
 	err := s.inTx(ctx, doing, func(tx *sql.Tx) error {
 		row, err := s.oneRow(ctx, tx, "id = ?", id)
@@ -277,7 +285,8 @@ func notLastAdmin(ctx context.Context, tx *sql.Tx, u User) error {
 		return fmt.Errorf("count the other admins: %w", err)
 	}
 	if others == 0 {
-		return sentence(ErrLastAdmin, "The account %s is the only admin who can sign in. Make somebody else an admin first.", u.Handle)
+		return sentence(ErrLastAdmin, "The account %s is the only admin who can sign in. Make somebody else an admin first.",
+			u.Handle)
 	}
 	return nil
 }

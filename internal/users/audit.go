@@ -50,7 +50,8 @@ func (s *Service) audit(ctx context.Context, tx *sql.Tx, e Entry) error {
 		Actor: tidy(e.Actor, 64), Action: tidy(e.Action, 64), Target: tidy(e.Target, 128),
 		Detail: tidy(e.Detail, 1000), Remote: tidy(e.Remote, 64)}
 	e.Hash = ChainHash(e)
-	_, err = tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, target, detail, remote, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+	_, err = tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, target, detail, remote, hash) VALUES (?, "+
+		"?, ?, ?, ?, ?, ?, ?)",
 		e.ID, e.At.UnixMilli(), e.Actor, e.Action, e.Target, e.Detail, e.Remote, e.Hash[:])
 	if err != nil {
 		return fmt.Errorf("record in the audit log: %w", err)
@@ -87,7 +88,10 @@ func (f AuditFilter) all() bool {
 // Words are the filter for the log itself: empty, or ", of …".
 func (f AuditFilter) Words() string {
 	var parts []string
-	for _, p := range [][2]string{{"person ", f.Person}, {"action ", f.Action}, {"address ", f.Remote}, {"since ", day(f.Since)}, {"until ", day(f.Until)}} {
+	for _, p := range [][2]string{
+		{"person ", f.Person}, {"action ", f.Action}, {"address ", f.Remote}, {"since ", day(f.Since)},
+		{"until ", day(f.Until)},
+	} {
 		if p[1] != "" {
 			parts = append(parts, p[0]+p[1])
 		}

@@ -27,8 +27,10 @@ var auditActions = []AuditAction{
 	{"account.mail", "chose which mails to get"},
 	{"mail.test", "sent a test mail"},
 	{"identity.join", "came in with an outside account"},
-	{"identity.untold", "kept somebody's role and groups for now, because the provider did not send everything that the rules need"},
-	{"identity.lapse", "applied the rules as if somebody were in no group, because the provider does not send their groups"},
+	{"identity.untold", "kept somebody's role and groups for now, because the provider did not send everything that " +
+		"the rules need"},
+	{"identity.lapse",
+		"applied the rules as if somebody were in no group, because the provider does not send their groups"},
 	{"identity.link", "linked an outside account"},
 	{"identity.unlink", "unlinked an outside account"},
 	{"admin.link", "made the link for the first administrator"},

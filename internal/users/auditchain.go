@@ -72,12 +72,13 @@ func (e *BrokenError) Error() string {
 
 // ChainCheck checks a log entry by entry, the oldest first. Its zero value begins a check.
 type ChainCheck struct {
-	Entries  int       `json:"entries"`
-	From     time.Time `json:"from,omitzero"` // of the first entry
-	To       time.Time `json:"to,omitzero"`   // of the last
-	Head     Hash      `json:"head"`          // of the last; where there is none, what the next builds on
-	Gaps     int       `json:"gaps"`          // how often entries between two were left out, which only a part of a log may
-	Expected bool      `json:"expected"`      // Expect was met
+	Entries int       `json:"entries"`
+	From    time.Time `json:"from,omitzero"` // of the first entry
+	To      time.Time `json:"to,omitzero"`   // of the last
+	Head    Hash      `json:"head"`          // of the last; where there is none, what the next builds on
+	// how often entries between two were left out, which only a part of a log may
+	Gaps     int  `json:"gaps"`
+	Expected bool `json:"expected"` // Expect was met
 
 	// Expect, if not nil, is a hash that was kept elsewhere and must still be in the log.
 	Expect *Hash `json:"-"`
@@ -101,7 +102,8 @@ func (c *ChainCheck) Add(e Entry) error {
 	case ChainHash(e) != e.Hash:
 		return &BrokenError{e, "What it says does not fit its hash: it was changed."}
 	case follows && e.Prev != c.Head && (c.Entries > 0 || !c.Part):
-		return &BrokenError{e, "It does not build on the entry before it: that one was changed, or entries between them were replaced."}
+		return &BrokenError{e, "It does not build on the entry before it: that one was changed, or entries between them " +
+			"were replaced."}
 	case !follows && !c.Part:
 		return &BrokenError{e, "Entries before it are missing."}
 	case !follows && c.Entries > 0:
@@ -251,7 +253,8 @@ func (s *Service) sweepAudit(ctx context.Context) error {
 	}
 	cutoff := s.now().Add(-AuditKept).UnixMilli()
 	var old bool // so that nearly every round only reads
-	err := s.db.QueryRowContext(ctx, "SELECT coalesce((SELECT at < ? FROM audit ORDER BY id LIMIT 1), 0)", cutoff).Scan(&old)
+	err := s.db.QueryRowContext(ctx, "SELECT coalesce((SELECT at < ? FROM audit ORDER BY id LIMIT 1), 0)",
+		cutoff).Scan(&old)
 	if err != nil {
 		return fmt.Errorf("look for old entries of the audit log: %w", err)
 	}
@@ -262,7 +265,8 @@ func (s *Service) sweepAudit(ctx context.Context) error {
 	return s.inTx(ctx, "forget old entries of the audit log", func(tx *sql.Tx) error {
 		// All that come before the first one that is kept: the clock may once have been wrong.
 		_, err := tx.ExecContext(ctx, `UPDATE audit_anchor SET (id, at, hash) = (SELECT id, at, hash FROM audit
-			WHERE id < coalesce((SELECT min(id) FROM audit WHERE at >= ?), 9223372036854775807) ORDER BY id DESC LIMIT 1)`, cutoff)
+			WHERE id < coalesce((SELECT min(id) FROM audit WHERE at >= ?), 9223372036854775807)
+			ORDER BY id DESC LIMIT 1)`, cutoff)
 		if err != nil {
 			return err
 		}

@@ -62,7 +62,10 @@ func (s *Service) exportCSV(ctx context.Context, w io.Writer, f AuditFilter) err
 		return err
 	}
 	err := s.eachEntry(ctx, f, func(e Entry) error {
-		row := []string{strconv.FormatInt(e.ID, 10), e.At.Format(time.RFC3339Nano), e.Actor, e.Action, e.Target, e.Detail, e.Remote, e.Hash.String()}
+		row := []string{
+			strconv.FormatInt(e.ID, 10), e.At.Format(time.RFC3339Nano), e.Actor, e.Action, e.Target, e.Detail, e.Remote,
+			e.Hash.String(),
+		}
 		for i := range row {
 			row[i] = CSVCell(row[i])
 		}

@@ -62,7 +62,8 @@ type DeviceRequest struct {
 // AskDevice notes that a program asks for a token. Nobody is signed in yet: ErrTokenInvalid for what cannot be had,
 // *RateError for too many from one address, or from all.
 func (s *Service) AskDevice(ctx context.Context, ask DeviceAsk) (DeviceCode, error) {
-	wanted, err := NewToken{Name: ask.Client, Scope: ask.Scope, Days: ask.Days}.checked("The program has to say in at most %d characters on which machine it runs.")
+	wanted, err := NewToken{Name: ask.Client, Scope: ask.Scope,
+		Days: ask.Days}.checked("The program has to say in at most %d characters on which machine it runs.")
 	if err != nil {
 		return DeviceCode{}, err
 	}
@@ -74,18 +75,22 @@ func (s *Service) AskDevice(ctx context.Context, ask DeviceAsk) (DeviceCode, err
 	made := DeviceCode{Code: code, UserCode: newUserCode(), Expires: time.UnixMilli(now.Add(DeviceTTL).UnixMilli()).UTC()}
 	err = s.inTx(ctx, "ask for a token", func(tx *sql.Tx) error {
 		var waiting int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM device_codes WHERE expires_at > ?", now.UnixMilli()).Scan(&waiting); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM device_codes WHERE expires_at > ?",
+			now.UnixMilli()).Scan(&waiting); err != nil {
 			return err
 		}
 		if waiting >= maxDevices {
 			return errTooManyDevices
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO device_codes (code_hash, user_code, client, remote, scope, days, created_at, expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, hash[:], made.UserCode, wanted.Name, tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(), made.Expires.UnixMilli())
+		_, err := tx.ExecContext(ctx, `INSERT INTO device_codes (code_hash, user_code, client, remote, scope, days,
+			created_at, expires_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			hash[:], made.UserCode, wanted.Name, tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(), made.Expires.UnixMilli())
 		return err
 	})
 	if errors.Is(err, errTooManyDevices) {
-		return DeviceCode{}, &RateError{RetryAfter: time.Minute, why: "So many programs ask to sign in at the moment that no more are taken."}
+		return DeviceCode{}, &RateError{RetryAfter: time.Minute, why: "So many programs ask to sign in at the moment that " +
+			"no more are taken."}
 	}
 	return made, err
 }
@@ -114,7 +119,8 @@ func (s *Service) waitingDevice(ctx context.Context, q querier, userCode string,
 		Scan(&d.UserCode, &d.Client, &d.Remote, &d.Scope, &d.Days, &asked, &expires)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return DeviceRequest{}, sentence(ErrDeviceUnknown, "No program waits with this code: it was mistyped, used, or is older than %d minutes. Run “gpulab login” once more for a new one.", int(DeviceTTL.Minutes()))
+		return DeviceRequest{}, sentence(ErrDeviceUnknown, "No program waits with this code: it was mistyped, used, or is "+
+			"older than %d minutes. Run “gpulab login” once more for a new one.", int(DeviceTTL.Minutes()))
 	case err != nil:
 		return DeviceRequest{}, fmt.Errorf("look up a device code: %w", err)
 	}
@@ -124,7 +130,8 @@ func (s *Service) waitingDevice(ctx context.Context, q querier, userCode string,
 
 // DecideDevice confirms in by's name what a program asks for, or denies it. remote is where by's browser is. A code is
 // decided about once: ErrDeviceUnknown afterwards.
-func (s *Service) DecideDevice(ctx context.Context, by User, userCode string, allow bool, remote string) (DeviceRequest, error) {
+func (s *Service) DecideDevice(ctx context.Context, by User, userCode string, allow bool,
+	remote string) (DeviceRequest, error) {
 	d, err := s.DeviceRequest(ctx, by, userCode)
 	if err != nil {
 		return d, err
@@ -139,12 +146,17 @@ func (s *Service) DecideDevice(ctx context.Context, by User, userCode string, al
 			if _, err := tx.ExecContext(ctx, "UPDATE device_codes SET denied = 1 WHERE user_code = ?", d.UserCode); err != nil {
 				return err
 			}
-			return s.audit(ctx, tx, Entry{Actor: by.Handle, Action: "device.deny", Target: by.Handle, Detail: asks, Remote: remote})
+			return s.audit(ctx, tx, Entry{
+				Actor: by.Handle, Action: "device.deny", Target: by.Handle, Detail: asks, Remote: remote,
+			})
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE device_codes SET user_id = ? WHERE user_code = ?", by.ID, d.UserCode); err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE device_codes SET user_id = ? WHERE user_code = ?", by.ID,
+			d.UserCode); err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, Entry{Actor: by.Handle, Action: "device.confirm", Target: by.Handle, Detail: asks, Remote: remote})
+		return s.audit(ctx, tx, Entry{
+			Actor: by.Handle, Action: "device.confirm", Target: by.Handle, Detail: asks, Remote: remote,
+		})
 	})
 	return d, err
 }
@@ -162,7 +174,8 @@ func (s *Service) DeviceToken(ctx context.Context, code, remote string) (secret 
 	var verdict error // on a program that gets no token, once what was learned about it is written down
 	err = s.inTx(ctx, "hand a token out", func(tx *sql.Tx) error {
 		var d deviceRow
-		err := tx.QueryRowContext(ctx, "SELECT id, client, remote, scope, days, expires_at, polled_at, user_id, denied FROM device_codes WHERE code_hash = ?", hash[:]).
+		err := tx.QueryRowContext(ctx, "SELECT id, client, remote, scope, days, expires_at, polled_at, user_id, denied "+
+			"FROM device_codes WHERE code_hash = ?", hash[:]).
 			Scan(&d.id, &d.client, &d.remote, &d.scope, &d.days, &d.expires, &d.polled, &d.user, &d.denied)
 		switch {
 		case errors.Is(err, sql.ErrNoRows) || err == nil && now.UnixMilli() >= d.expires:
@@ -173,7 +186,8 @@ func (s *Service) DeviceToken(ctx context.Context, code, remote string) (secret 
 		from = d.remote
 		switch {
 		case d.denied:
-			verdict = sentence(ErrDeviceDenied, "It was denied in the browser. If that was a mistake, run “gpulab login” once more.")
+			verdict = sentence(ErrDeviceDenied, "It was denied in the browser. If that was a mistake, run “gpulab login” "+
+				"once more.")
 			_, err = tx.ExecContext(ctx, "DELETE FROM device_codes WHERE id = ?", d.id)
 		case d.user.Valid:
 			secret, t, u, err = s.redeemDevice(ctx, tx, d, remote, now)
@@ -206,11 +220,13 @@ type deviceRow struct {
 }
 
 func errDeviceUnknown() error {
-	return sentence(ErrDeviceUnknown, "This sign-in is over: it was used, or nobody confirmed it in time. Run “gpulab login” once more.")
+	return sentence(ErrDeviceUnknown, "This sign-in is over: it was used, or nobody confirmed it in time. Run “gpulab "+
+		"login” once more.")
 }
 
 // redeemDevice makes the token that somebody has confirmed, and uses the code up.
-func (s *Service) redeemDevice(ctx context.Context, tx *sql.Tx, d deviceRow, remote string, now time.Time) (string, Token, User, error) {
+func (s *Service) redeemDevice(ctx context.Context, tx *sql.Tx, d deviceRow, remote string,
+	now time.Time) (string, Token, User, error) {
 	secret, t, u, err := s.insertToken(ctx, tx, d.user.Int64, NewToken{Name: d.client, Scope: d.scope, Days: d.days}, now)
 	if err != nil {
 		return "", Token{}, User{}, err
@@ -219,7 +235,8 @@ func (s *Service) redeemDevice(ctx context.Context, tx *sql.Tx, d deviceRow, rem
 		return "", Token{}, User{}, err
 	}
 	return secret, t, u, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "token.create", Target: u.Handle, Remote: remote,
-		Detail: fmt.Sprintf("token %d for %s, scope %s, until %s", t.ID, quote(d.client), t.Scope, t.Expires.Format(time.DateOnly))})
+		Detail: fmt.Sprintf("token %d for %s, scope %s, until %s", t.ID, quote(d.client), t.Scope,
+			t.Expires.Format(time.DateOnly))})
 }
 
 func (s *Service) sweepDevices(ctx context.Context) error {

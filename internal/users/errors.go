@@ -94,8 +94,10 @@ func (e *RateError) Error() string {
 		return "Too many wrong passwords. Try again in " + inWords(e.RetryAfter) +
 			", or ask an admin of the lab for a new password link."
 	}
-	return "Too many wrong passwords were tried with this name or from your network. Try again in " + inWords(e.RetryAfter) +
-		". A browser that you signed in with before does not have to wait. If you cannot wait, ask an admin of the lab for a " +
+	return "Too many wrong passwords were tried with this name or from your network. Try again in " +
+		inWords(e.RetryAfter) +
+		". A browser that you signed in with before does not have to wait. If you cannot wait, ask an admin of the " +
+		"lab for a " +
 		"one-time link; who has root on the machine makes one with `gpulab user passwd NAME`."
 }
 

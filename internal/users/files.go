@@ -38,7 +38,8 @@ func (s *Service) tokenForFiles(ctx context.Context, handle, secret, remote stri
 		err = sentence(ErrTokenRefused, "This access token is of another account. Sign in with the name that it belongs to.")
 	}
 	if err == nil && !u.May(ActionFiles, u.ID) {
-		err = sentence(ErrTokenRefused, "The scope of this access token is %s, which does not cover files. Make one with the scope files on the page of your account.", string(t.Scope))
+		err = sentence(ErrTokenRefused, "The scope of this access token is %s, which does not cover files. Make one with "+
+			"the scope files on the page of your account.", string(t.Scope))
 	}
 	if errors.Is(err, ErrTokenRefused) || errors.Is(err, ErrTooManyTries) {
 		known, lookErr := s.knownHandle(ctx, clip(fold(handle), maxHandle+1))
@@ -64,12 +65,14 @@ func (s *Service) KeyForFiles(ctx context.Context, handle string, key []byte) (b
 }
 
 // SignInForFilesByKey lets somebody in who has proven to have the key; ErrSSHKeyNotFound where it is none of theirs.
-func (s *Service) SignInForFilesByKey(ctx context.Context, handle string, key []byte, remote string) (FilesAccess, error) {
+func (s *Service) SignInForFilesByKey(ctx context.Context, handle string, key []byte,
+	remote string) (FilesAccess, error) {
 	access, err := s.keyForFiles(ctx, handle, key)
 	if err != nil {
 		return FilesAccess{}, err
 	}
-	_, err = s.db.ExecContext(ctx, "UPDATE ssh_keys SET last_used_at = ?, last_remote = ? WHERE id = ?", s.now().UnixMilli(), tidy(remote, 64), access.keyID)
+	_, err = s.db.ExecContext(ctx, "UPDATE ssh_keys SET last_used_at = ?, last_remote = ? WHERE id = ?",
+		s.now().UnixMilli(), tidy(remote, 64), access.keyID)
 	if err != nil {
 		return FilesAccess{}, fmt.Errorf("note that an SSH key is in use: %w", err)
 	}
@@ -81,10 +84,12 @@ func (s *Service) keyForFiles(ctx context.Context, handle string, key []byte) (F
 	hash := sha256.Sum256(key)
 	var keyID, userID int64
 	err := s.db.QueryRowContext(ctx, `SELECT k.id, u.id FROM users u JOIN ssh_keys k ON k.user_id = u.id
-		WHERE u.handle = ? AND k.fingerprint = ? AND u.suspended_at IS NULL AND u.removed_at IS NULL`, fold(handle), hash[:]).Scan(&keyID, &userID)
+		WHERE u.handle = ? AND k.fingerprint = ? AND u.suspended_at IS NULL
+		AND u.removed_at IS NULL`, fold(handle), hash[:]).Scan(&keyID, &userID)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return FilesAccess{}, sentence(ErrSSHKeyNotFound, "This SSH key is not one of that account. Add it on the page of your account.")
+		return FilesAccess{}, sentence(ErrSSHKeyNotFound, "This SSH key is not one of that account. Add it on the page of "+
+			"your account.")
 	case err != nil:
 		return FilesAccess{}, fmt.Errorf("look up an SSH key: %w", err)
 	}
@@ -97,7 +102,9 @@ func (s *Service) keyForFiles(ctx context.Context, handle string, key []byte) (F
 
 // signedInForFiles records a sign-in that was not by password.
 func (s *Service) signedInForFiles(ctx context.Context, a FilesAccess, remote string) (FilesAccess, error) {
-	s.note(ctx, Entry{Actor: a.User.Handle, Action: "sign-in", Target: a.User.Handle, Detail: "for files, with " + a.Way, Remote: remote})
+	s.note(ctx, Entry{
+		Actor: a.User.Handle, Action: "sign-in", Target: a.User.Handle, Detail: "for files, with " + a.Way, Remote: remote,
+	})
 	return s.allowFiles(ctx, a)
 }
 
@@ -105,7 +112,8 @@ func (s *Service) allowFiles(ctx context.Context, a FilesAccess) (FilesAccess, e
 	if !a.User.May(ActionFiles, a.User.ID) {
 		return FilesAccess{}, sentence(ErrSuspended, "This account may not bring files in or out. Ask an admin of the lab.")
 	}
-	if _, err := s.db.ExecContext(ctx, "UPDATE users SET signed_in_at = ? WHERE id = ?", s.now().UnixMilli(), a.User.ID); err != nil {
+	if _, err := s.db.ExecContext(ctx, "UPDATE users SET signed_in_at = ? WHERE id = ?", s.now().UnixMilli(),
+		a.User.ID); err != nil {
 		return FilesAccess{}, fmt.Errorf("note a sign-in: %w", err)
 	}
 	return a, nil
@@ -123,11 +131,13 @@ func (s *Service) StillForFiles(ctx context.Context, a FilesAccess) error {
 	}
 	var there int
 	if a.tokenID != 0 {
-		if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE id = ? AND expires_at > ?", a.tokenID, s.now().UnixMilli()).Scan(&there); err != nil {
+		if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE id = ? AND expires_at > ?", a.tokenID,
+			s.now().UnixMilli()).Scan(&there); err != nil {
 			return fmt.Errorf("look up a token: %w", err)
 		}
 		if there == 0 {
-			return sentence(ErrTokenRefused, "The access token of this connection was revoked or has expired. Make a new one on the page of your account.")
+			return sentence(ErrTokenRefused, "The access token of this connection was revoked or has expired. Make a new one "+
+				"on the page of your account.")
 		}
 	}
 	if a.keyID != 0 {
@@ -135,7 +145,8 @@ func (s *Service) StillForFiles(ctx context.Context, a FilesAccess) error {
 			return fmt.Errorf("look up an SSH key: %w", err)
 		}
 		if there == 0 {
-			return sentence(ErrSSHKeyNotFound, "The SSH key of this connection was removed. Add it again on the page of your account.")
+			return sentence(ErrSSHKeyNotFound, "The SSH key of this connection was removed. Add it again on the page of your "+
+				"account.")
 		}
 	}
 	return nil

@@ -73,7 +73,8 @@ const maxWords = 8
 func (s *Service) Find(ctx context.Context, q Query) (Found, error) {
 	where, args := q.conditions()
 	found := Found{People: []Person{}}
-	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM users WHERE "+where, args...).Scan(&found.Total); err != nil {
+	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM users WHERE "+where,
+		args...).Scan(&found.Total); err != nil {
 		return found, fmt.Errorf("count people: %w", err)
 	}
 	limit := q.Limit
@@ -104,13 +105,15 @@ func (q Query) conditions() (where string, args []any) {
 		list, args = append(list, "role = ?"), append(args, q.Role)
 	}
 	if q.Group != "" {
-		list = append(list, "id IN (SELECT m.user_id FROM group_members m JOIN groups g ON g.id = m.group_id WHERE g.name = ?)")
+		list = append(list,
+			"id IN (SELECT m.user_id FROM group_members m JOIN groups g ON g.id = m.group_id WHERE g.name = ?)")
 		args = append(args, fold(q.Group))
 	}
 	words := strings.Fields(q.Text)
 	for _, word := range words[:min(len(words), maxWords)] {
 		// The name as typed too: accounts of an earlier gpulab have no plain letters in search.
-		list = append(list, `(search LIKE ? ESCAPE '\' OR name LIKE ? ESCAPE '\' OR id IN (SELECT m.user_id FROM group_members m
+		list = append(list, `(search LIKE ? ESCAPE '\' OR name LIKE ? ESCAPE '\' OR id IN (SELECT m.user_id
+			FROM group_members m
 			JOIN groups g ON g.id = m.group_id WHERE g.name LIKE ? ESCAPE '\' OR g.title LIKE ? ESCAPE '\'))`)
 		args = append(args, contains(searchable(word)), contains(word), contains(searchable(word)), contains(word))
 	}
@@ -156,7 +159,10 @@ func (s *Service) Person(ctx context.Context, handle string) (Person, error) {
 
 // people reads accounts in whatever state, with their groups.
 func (s *Service) people(ctx context.Context, where string, args ...any) ([]Person, error) {
-	list, err := store.All(ctx, s.db, scanPerson, `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at,
+	list,
+		err := store.All(ctx,
+		s.db,
+		scanPerson, `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at,
 		removed_at, signed_in_at FROM users WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find people: %w", err)

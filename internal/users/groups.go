@@ -42,7 +42,8 @@ func (s *Service) CreateGroup(ctx context.Context, name, title string) (Group, e
 	}
 	title, err := checkName(title)
 	if err != nil || utf8.RuneCountInString(title) > maxGroupTitle {
-		return Group{}, sentence(ErrGroupInvalid, "The title of a group is at most %d characters of ordinary text.", maxGroupTitle)
+		return Group{}, sentence(ErrGroupInvalid, "The title of a group is at most %d characters of ordinary text.",
+			maxGroupTitle)
 	}
 	if title == "" {
 		title = name
@@ -55,7 +56,8 @@ func (s *Service) CreateGroup(ctx context.Context, name, title string) (Group, e
 			}
 			return err
 		}
-		res, err := tx.ExecContext(ctx, "INSERT INTO groups (name, title, created_at) VALUES (?, ?, ?)", name, title, s.now().UnixMilli())
+		res, err := tx.ExecContext(ctx, "INSERT INTO groups (name, title, created_at) VALUES (?, ?, ?)", name, title,
+			s.now().UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -69,7 +71,8 @@ func (s *Service) CreateGroup(ctx context.Context, name, title string) (Group, e
 // CheckGroup reports whether name may be a group's, apart from being taken: ErrGroupInvalid.
 func CheckGroup(name string) error {
 	if !WellFormed(name) || isReserved(name) {
-		return sentence(ErrGroupInvalid, "The name %s cannot be a group's. It takes 2 to %d characters from a–z, 0–9 and single hyphens, with a letter first, such as %s.",
+		return sentence(ErrGroupInvalid, "The name %s cannot be a group's. It takes 2 to %d characters from a–z, 0–9 and "+
+			"single hyphens, with a letter first, such as %s.",
 			quote(name), maxHandle, SuggestHandle(name))
 	}
 	return nil
@@ -79,7 +82,8 @@ func CheckGroup(name string) error {
 func (s *Service) Groups(ctx context.Context) ([]Group, error) {
 	list, err := store.All(ctx, s.db, scanGroup, `SELECT g.id, g.name, g.title, g.created_at, count(u.id),
 			coalesce(group_concat(CASE WHEN m.lead = 1 THEN u.handle END, ' '), '')
-		FROM groups g LEFT JOIN group_members m ON m.group_id = g.id LEFT JOIN users u ON u.id = m.user_id AND u.removed_at IS NULL
+		FROM groups g LEFT JOIN group_members m ON m.group_id = g.id LEFT JOIN users u ON u.id = m.user_id
+		AND u.removed_at IS NULL
 		GROUP BY g.id ORDER BY g.name`)
 	if err != nil {
 		return nil, fmt.Errorf("list groups: %w", err)
@@ -150,7 +154,8 @@ func (s *Service) SetMember(ctx context.Context, group string, userID int64, lea
 
 func (s *Service) setMember(ctx context.Context, tx *sql.Tx, group int64, u User, lead bool) error {
 	if lead && u.Role == RoleGuest {
-		return sentence(ErrRoleInvalid, "The account %s is a guest, and guests lead no group. Give it the role member first.", u.Handle)
+		return sentence(ErrRoleInvalid, "The account %s is a guest, and guests lead no group. Give it the role member first.",
+			u.Handle)
 	}
 	if lead && u.Role == RoleMember {
 		if _, err := tx.ExecContext(ctx, "UPDATE users SET role = ? WHERE id = ?", RoleLead, u.ID); err != nil {

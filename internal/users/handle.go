@@ -35,11 +35,13 @@ func CheckHandle(handle string) error {
 	case handle == "":
 		return sentence(ErrHandleInvalid, "Choose a sign-in name, such as the part of your e-mail address before the @.")
 	case isReserved(lower):
-		return sentence(ErrHandleInvalid, "The name %s is reserved for the system. Choose another one, such as %s.", quote(handle), SuggestHandle(handle))
+		return sentence(ErrHandleInvalid, "The name %s is reserved for the system. Choose another one, such as %s.",
+			quote(handle), SuggestHandle(handle))
 	case handle != lower && WellFormed(lower):
 		return sentence(ErrHandleInvalid, "Sign-in names are written in lower case: choose %s.", lower)
 	case !WellFormed(handle):
-		return sentence(ErrHandleInvalid, "The name %s cannot be a sign-in name. It takes 2 to %d characters from a–z, 0–9 and single "+
+		return sentence(ErrHandleInvalid, "The name %s cannot be a sign-in name. It takes 2 to %d characters from a–z, "+
+			"0–9 and single "+
 			"hyphens, with a letter first and no hyphen last, such as %s.", quote(handle), maxHandle, SuggestHandle(handle))
 	}
 	return nil
@@ -59,7 +61,8 @@ func isReserved(handle string) bool {
 func fold(handle string) string { return strings.ToLower(strings.TrimSpace(handle)) }
 
 // latin spells letters that do not come apart into a base letter and a mark.
-var latin = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "ł", "l", "đ", "d", "ð", "d", "þ", "th", "ı", "i")
+var latin = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "ł", "l", "đ", "d", "ð", "d", "þ", "th", "ı",
+	"i")
 
 // SuggestHandle turns a shown name (or anything else) into a well-formed sign-in name: "Ä b" → "a-b".
 // It may be taken.
@@ -119,13 +122,14 @@ func checkEmail(email string) (string, error) {
 		return "", nil
 	}
 	if !PlainEmail(email) {
-		return "", sentence(ErrEmailInvalid, "The e-mail address %s cannot be right. Write it like ada@example.org, or leave it empty.", quote(email))
+		return "", sentence(ErrEmailInvalid, "The e-mail address %s cannot be right. Write it like ada@example.org, or "+
+			"leave it empty.", quote(email))
 	}
 	return email, nil
 }
 
-// PlainEmail reports whether a text is an e-mail address such as ada@example.org. Forms that are allowed and nobody has,
-// with quotes, comments or spaces, are none: they are what smuggles further lines or addresses into a mail.
+// PlainEmail reports whether a text is an e-mail address such as ada@example.org. Forms that are allowed and nobody
+// has, with quotes, comments or spaces, are none: they are what smuggles further lines or addresses into a mail.
 func PlainEmail(email string) bool {
 	addr, err := mail.ParseAddress(email)
 	odd := strings.ContainsFunc(email, func(r rune) bool {

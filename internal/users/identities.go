@@ -28,8 +28,8 @@ type Identity struct {
 	KeptUntil   *time.Time `json:"keptUntil,omitempty"`
 }
 
-// RoleByHand tells whether somebody with outside accounts has another role than their rules gave last, or these gave none
-// yet.
+// RoleByHand tells whether somebody with outside accounts has another role than their rules gave last, or these gave
+// none yet.
 func (p *Person) RoleByHand() bool {
 	return len(p.Identities) > 0 && !slices.ContainsFunc(p.Identities, func(id Identity) bool { return id.Role == p.Role })
 }
@@ -49,7 +49,8 @@ const identityColumns = `id, user_id, coalesce(role, ''), username, coalesce(unt
 	coalesce(kept_then, ''), refused_at IS NOT NULL`
 
 func scanIdentity(row store.Row, more ...any) (r identityRow, err error) {
-	err = row.Scan(append([]any{&r.id, &r.userID, &r.role, &r.username, &r.untoldAt, &r.keptUntil, &r.keptThen, &r.refused}, more...)...)
+	err = row.Scan(append([]any{&r.id, &r.userID, &r.role, &r.username, &r.untoldAt, &r.keptUntil, &r.keptThen,
+		&r.refused}, more...)...)
 	return r, err
 }
 
@@ -94,7 +95,8 @@ func (s *Service) NormalizeRealms(ctx context.Context, normal func(realm string)
 			if err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, "UPDATE OR IGNORE identities SET realm = ? WHERE id = ?", realm, one.id); err != nil {
+			if _, err := tx.ExecContext(ctx, "UPDATE OR IGNORE identities SET realm = ? WHERE id = ?", realm,
+				one.id); err != nil {
 				return err
 			}
 		}
@@ -103,7 +105,8 @@ func (s *Service) NormalizeRealms(ctx context.Context, normal func(realm string)
 }
 
 func (s *Service) addIdentity(ctx context.Context, tx *sql.Tx, userID int64, o Outside) (identityRow, error) {
-	res, err := tx.ExecContext(ctx, "INSERT INTO identities (user_id, provider, realm, subject, username, linked_at) VALUES (?, ?, ?, ?, ?, ?)",
+	res, err := tx.ExecContext(ctx, "INSERT INTO identities (user_id, provider, realm, subject, username, linked_at) "+
+		"VALUES (?, ?, ?, ?, ?, ?)",
 		userID, o.Provider, o.Realm, o.Subject, tidy(o.Username, 100), s.now().UnixMilli())
 	if err != nil {
 		return identityRow{}, err
@@ -129,7 +132,8 @@ func (s *Service) linkOutside(ctx context.Context, tx *sql.Tx, userID int64, o O
 	case o.Realm == "" || o.Subject == "":
 		return fmt.Errorf("link with %s: nobody is named", o.Provider)
 	case o.Machine:
-		return &Refusal{Text: "Whoever sits at " + o.Username + " would sign in to the account. It can be linked with a person’s login only."}
+		return &Refusal{Text: "Whoever sits at " + o.Username + " would sign in to the account. It can be linked with a " +
+			"person’s login only."}
 	case o.Refused != "" && !o.ByHand:
 		return &Refusal{Text: o.Refused}
 	}
@@ -138,18 +142,22 @@ func (s *Service) linkOutside(ctx context.Context, tx *sql.Tx, userID int64, o O
 		return sentence(ErrIdentityExists, "Your account at %s is linked already.", o.Title)
 	case err == nil:
 		var removed bool
-		if err := tx.QueryRowContext(ctx, "SELECT removed_at IS NOT NULL FROM users WHERE id = ?", id.userID).Scan(&removed); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT removed_at IS NOT NULL FROM users WHERE id = ?",
+			id.userID).Scan(&removed); err != nil {
 			return err
 		}
 		if removed {
-			return sentence(ErrIdentityTaken, "This account at %s belongs to an account of this lab that was removed. An admin of the lab can bring that one back, or delete it for good and invite you again.", o.Title)
+			return sentence(ErrIdentityTaken, "This account at %s belongs to an account of this lab that was removed. An "+
+				"admin of the lab can bring that one back, or delete it for good and invite you again.", o.Title)
 		}
-		return sentence(ErrIdentityTaken, "This account at %s belongs to another account of this lab. Sign in with it to see which; an admin of the lab can take it off that one.", o.Title)
+		return sentence(ErrIdentityTaken, "This account at %s belongs to another account of this lab. Sign in with it to "+
+			"see which; an admin of the lab can take it off that one.", o.Title)
 	case !errors.Is(err, sql.ErrNoRows):
 		return err
 	}
 	var other bool
-	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE user_id = ? AND realm = ?)", userID, o.Realm).Scan(&other)
+	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE user_id = ? AND realm = ?)", userID,
+		o.Realm).Scan(&other)
 	if err != nil {
 		return err
 	}
@@ -184,7 +192,8 @@ func (s *Service) Unlink(ctx context.Context, userID, identityID int64, force bo
 			return false, sentence(ErrIdentityNotFound, "This account is not linked any more.")
 		}
 		if len(list) == 1 && !u.HasPassword && !force {
-			return false, sentence(ErrLastWayIn, "It is the only way to sign in to this account. Ask an admin of the lab for a password link first.")
+			return false, sentence(ErrLastWayIn, "It is the only way to sign in to this account. Ask an admin of the lab for "+
+				"a password link first.")
 		}
 		gone = list[i]
 		given, err := givenGroups(ctx, tx, identityID)
@@ -196,7 +205,8 @@ func (s *Service) Unlink(ctx context.Context, userID, identityID int64, force bo
 				return false, err
 			}
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM identities WHERE id = ?", identityID); err != nil || len(list) > 1 || u.HasPassword {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM identities WHERE id = ?", identityID); err != nil || len(list) > 1 ||
+			u.HasPassword {
 			return false, err
 		}
 		return true, endAll(ctx, tx, userID) // it has no way in any more
@@ -235,7 +245,8 @@ func identitiesByUser(ctx context.Context, q store.Asker, userIDs ...any) (map[i
 		var linked int64
 		var used, untold, kept sql.NullInt64
 		err = row.Scan(&id.owner, &id.ID, &id.Provider, &id.Username, &id.Role, &linked, &used, &untold, &kept)
-		id.Linked, id.Used, id.UntoldSince, id.KeptUntil = time.UnixMilli(linked).UTC(), moment(used), moment(untold), moment(kept)
+		id.Linked, id.Used, id.UntoldSince, id.KeptUntil = time.UnixMilli(linked).UTC(), moment(used), moment(untold),
+			moment(kept)
 		return id, err
 	}, `SELECT user_id, id, provider, username, coalesce(role, ''), linked_at, used_at, untold_at,
 			CASE WHEN kept_then IS NOT NULL THEN kept_until END FROM identities

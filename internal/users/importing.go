@@ -124,7 +124,8 @@ func (s *Service) PlanImport(ctx context.Context, text []byte, opts ImportOption
 // Import does what PlanImport says, all of it or nothing, and returns a link for each new person, which stand nowhere
 // else. Rows with errors stop it, ErrImportStopped, unless opts.DropWrong; so does a plan that is not opts.Expect any
 // more. The plan is returned in both cases. who is the actor, with where from, of the entries in the audit log.
-func (s *Service) Import(ctx context.Context, who Entry, text []byte, opts ImportOptions) (ImportPlan, []PersonalLink, error) {
+func (s *Service) Import(ctx context.Context, who Entry, text []byte,
+	opts ImportOptions) (ImportPlan, []PersonalLink, error) {
 	list, opts, err := readImport(text, opts)
 	if err != nil {
 		return ImportPlan{}, nil, err
@@ -156,7 +157,8 @@ func (o ImportOptions) checked() (ImportOptions, error) {
 }
 
 // carryOut plans once more inside the transaction, where nobody changes anything meanwhile, and does it.
-func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions, plan func(*known) (ImportPlan, error)) (ImportPlan, []PersonalLink, error) {
+func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions,
+	plan func(*known) (ImportPlan, error)) (ImportPlan, []PersonalLink, error) {
 	var p ImportPlan
 	var links []PersonalLink
 	err := s.inTx(ctx, "import people", func(tx *sql.Tx) error {
@@ -169,9 +171,11 @@ func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions, p
 		}
 		switch {
 		case opts.Expect != "" && opts.Expect != p.Digest():
-			return sentence(ErrImportStopped, "Nothing was imported: the lab has changed since you looked at the report. Look at the new one.")
+			return sentence(ErrImportStopped, "Nothing was imported: the lab has changed since you looked at the report. "+
+				"Look at the new one.")
 		case p.Wrong > 0 && !opts.DropWrong:
-			return sentence(ErrImportStopped, "Nothing was imported: the list has %s. Mend what the report says, or import the other rows without them.", plural(p.Wrong, "row")+" with errors")
+			return sentence(ErrImportStopped, "Nothing was imported: the list has %s. Mend what the report says, or import "+
+				"the other rows without them.", plural(p.Wrong, "row")+" with errors")
 		}
 		links, err = s.write(ctx, tx, who, opts, &p, known)
 		return err
@@ -183,9 +187,11 @@ func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions, p
 	return p, links, nil
 }
 
-func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, p *ImportPlan, known *known) ([]PersonalLink, error) {
+func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, p *ImportPlan,
+	known *known) ([]PersonalLink, error) {
 	for _, name := range p.Groups {
-		res, err := tx.ExecContext(ctx, "INSERT INTO groups (name, title, created_at) VALUES (?, ?, ?)", name, name, s.now().UnixMilli())
+		res, err := tx.ExecContext(ctx, "INSERT INTO groups (name, title, created_at) VALUES (?, ?, ?)", name, name,
+			s.now().UnixMilli())
 		if err != nil {
 			return nil, err
 		}
@@ -215,14 +221,16 @@ func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportO
 			}
 		}
 	}
-	return links, s.record(ctx, tx, who, "user.import", "", fmt.Sprintf("%d new, %d there already, %d left out", p.New, p.Exists, p.Wrong+p.Skipped))
+	return links, s.record(ctx, tx, who, "user.import", "",
+		fmt.Sprintf("%d new, %d there already, %d left out", p.New, p.Exists, p.Wrong+p.Skipped))
 }
 
 func (s *Service) record(ctx context.Context, tx *sql.Tx, who Entry, action, target, detail string) error {
 	return s.audit(ctx, tx, Entry{Actor: who.Actor, Action: action, Target: target, Detail: detail, Remote: who.Remote})
 }
 
-func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, r *PlannedRow, known *known) (PersonalLink, error) {
+func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, r *PlannedRow,
+	known *known) (PersonalLink, error) {
 	u, err := s.insert(ctx, tx, NewUser{Handle: r.Handle, Name: r.Name, Email: r.Email, Role: r.Role, keptUID: r.UID}, "")
 	if err != nil {
 		return PersonalLink{}, err

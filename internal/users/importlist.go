@@ -16,7 +16,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// What goes wrong with importing people. ErrListInvalid is about the list as a whole, ErrImportStopped about rows of it.
+// What goes wrong with importing people. ErrListInvalid is about the list as a whole, ErrImportStopped about rows of
+// it.
 var (
 	ErrListInvalid   = errors.New("list cannot be read")
 	ErrImportStopped = errors.New("nothing imported")
@@ -70,7 +71,8 @@ const (
 	meanings
 )
 
-// ownColumns are gpulab's own columns, by their name in lower case without signs. They come before those of other systems.
+// ownColumns are gpulab's own columns, by their name in lower case without signs. They come before those of other
+// systems.
 var ownColumns = map[string]meaning{
 	"name": nameMeaning, "handle": handleMeaning, "email": emailMeaning, "role": roleMeaning, "group": groupMeaning,
 }
@@ -133,9 +135,9 @@ func columnKey(cell string) string {
 	return key.String()
 }
 
-// ParseImport reads a list of people: UTF-8, or UTF-16 with a byte order mark; cells between commas, semicolons or tabs,
-// in quotes where they hold one of those; the first line names the columns, in any order and case. Anything that makes
-// the whole list unreadable is an ErrListInvalid.
+// ParseImport reads a list of people: UTF-8, or UTF-16 with a byte order mark; cells between commas, semicolons or
+// tabs, in quotes where they hold one of those; the first line names the columns, in any order and case. Anything that
+// makes the whole list unreadable is an ErrListInvalid.
 func ParseImport(text []byte) (ImportList, error) {
 	plain, err := importText(text)
 	if err != nil {
@@ -145,7 +147,8 @@ func ParseImport(text []byte) (ImportList, error) {
 	r.Comma, r.FieldsPerRecord = separator(plain), -1
 	header, err := r.Read()
 	if errors.Is(err, io.EOF) {
-		return ImportList{}, sentence(ErrListInvalid, "The list is empty. Its first line names the columns, such as name,email.")
+		return ImportList{}, sentence(ErrListInvalid, "The list is empty. Its first line names the columns, such as "+
+			"name,email.")
 	}
 	if err != nil {
 		return ImportList{}, brokenLine(err)
@@ -173,7 +176,8 @@ func ParseImport(text []byte) (ImportList, error) {
 	}
 	columns.theirGroups(&list)
 	if len(list.Rows) == 0 {
-		return ImportList{}, sentence(ErrListInvalid, "The list names its columns, but nobody below them. Add a line for each person.")
+		return ImportList{}, sentence(ErrListInvalid, "The list names its columns, but nobody below them. Add a line for "+
+			"each person.")
 	}
 	return list, nil
 }
@@ -183,15 +187,18 @@ func importText(text []byte) (string, error) {
 	text = ListText(text)
 	switch {
 	case bytes.IndexByte(text, 0) >= 0:
-		return "", sentence(ErrListInvalid, "The file is no text, or it is UTF-16 that is cut short or has no byte order mark. "+
-			"Save it as “CSV UTF-8” and try again.")
+		return "",
+			sentence(ErrListInvalid, "The file is no text, or it is UTF-16 that is cut short or has no byte order mark. "+
+				"Save it as “CSV UTF-8” and try again.")
 	case !utf8.Valid(text):
-		return "", sentence(ErrListInvalid, "The file is text in an old encoding, so its ä and é would be lost. Save it as “CSV UTF-8” and try again.")
+		return "", sentence(ErrListInvalid, "The file is text in an old encoding, so its ä and é would be lost. Save it as "+
+			"“CSV UTF-8” and try again.")
 	}
 	plain := strings.TrimPrefix(string(text), "\ufeff")
 	plain = strings.ReplaceAll(strings.ReplaceAll(plain, "\r\n", "\n"), "\r", "\n")
 	if len(plain) > MaxImportBytes {
-		return "", sentence(ErrListInvalid, "The list is larger than 1 MB. Split it, or leave columns out that are not needed.")
+		return "",
+			sentence(ErrListInvalid, "The list is larger than 1 MB. Split it, or leave columns out that are not needed.")
 	}
 	// Spreadsheets write and read this line; it is no row.
 	if first, rest, _ := strings.Cut(plain, "\n"); len(first) == 5 && strings.EqualFold(first[:4], "sep=") {
@@ -257,7 +264,9 @@ type listColumns struct {
 // those of other systems.
 func columnsOf(header []string) (*listColumns, error) {
 	if len(header) > maxImportColumns {
-		return nil, sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.", maxImportColumns)
+		return nil,
+			sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.",
+				maxImportColumns)
 	}
 	c := &listColumns{header: header}
 	for what := range c.at {
@@ -290,7 +299,8 @@ func columnsOf(header []string) (*listColumns, error) {
 	}
 	if c.noneOf(nameMeaning, handleMeaning, emailMeaning, wholeNameMeaning, firstMeaning, usageNameMeaning,
 		lastMeaning, birthNameMeaning, loginMeaning, theirEmailMeaning) {
-		return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
+		return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write "+
+			"their names above the list.")
 	}
 	for i, cell := range header {
 		if cell = tidy(strings.TrimSpace(cell), 40); cell != "" && !slices.Contains(c.at[:], i) {
@@ -357,7 +367,8 @@ func (c *listColumns) row(line int, cells []string) (ImportRow, bool) {
 		cells[i] = strings.TrimSpace(cell)
 		written = written || cells[i] != ""
 		if i >= len(c.header) && cells[i] != "" {
-			row.Wrong = fmt.Sprintf("The row has %d cells, but the first line names %d columns. A name with a comma in it needs quotes.", len(cells), len(c.header))
+			row.Wrong = fmt.Sprintf("The row has %d cells, but the first line names %d columns. A name with a comma in it "+
+				"needs quotes.", len(cells), len(c.header))
 		}
 	}
 	cell := func(what meaning) string {
@@ -392,7 +403,9 @@ func (c *listColumns) theirGroups(list *ImportList) {
 	if at := c.at[theirGroupMeaning]; at >= 0 {
 		list.TheirGroups = tidy(strings.TrimSpace(c.header[at]), 40)
 	}
-	if slices.ContainsFunc(list.Rows, func(r ImportRow) bool { return r.Group != "" && CheckGroup(fold(r.Group)) != nil }) {
+	if slices.ContainsFunc(list.Rows, func(r ImportRow) bool {
+		return r.Group != "" && CheckGroup(fold(r.Group)) != nil
+	}) {
 		list.dropTheirGroups()
 	}
 }
@@ -414,5 +427,6 @@ func brokenLine(err error) error {
 	if !errors.As(err, &p) {
 		return fmt.Errorf("read a list of people: %w", err)
 	}
-	return sentence(ErrListInvalid, "The quotes in line %d do not match. A cell in quotes begins and ends with one; a quote inside it is written twice.", p.StartLine)
+	return sentence(ErrListInvalid, "The quotes in line %d do not match. A cell in quotes begins and ends with one; a "+
+		"quote inside it is written twice.", p.StartLine)
 }

@@ -28,13 +28,17 @@ type knownPerson struct {
 }
 
 func (s *Service) loadKnown(ctx context.Context, q store.Asker) (*known, error) {
-	k := &known{people: map[string]knownPerson{}, emails: map[string]string{}, asked: map[string]bool{}, groups: map[string]int64{}, in: map[string]bool{}, uids: map[int]string{}}
+	k := &known{
+		people: map[string]knownPerson{}, emails: map[string]string{}, asked: map[string]bool{}, groups: map[string]int64{},
+		in: map[string]bool{}, uids: map[int]string{},
+	}
 	each := func(query string, one func(store.Row) error) error {
 		_, err := store.All(ctx, q, func(row store.Row) (struct{}, error) { return struct{}{}, one(row) }, query)
 		return err
 	}
 	err := errors.Join(
-		each("SELECT id, handle, name, email, coalesce(kept_uid, 0), removed_at IS NOT NULL, suspended_at IS NOT NULL FROM users", func(row store.Row) error {
+		each("SELECT id, handle, name, email, coalesce(kept_uid, 0), removed_at IS NOT NULL, suspended_at IS NOT NULL "+
+			"FROM users", func(row store.Row) error {
 			var handle string
 			var p knownPerson
 			err := row.Scan(&p.id, &handle, &p.name, &p.email, &p.uid, &p.removed, &p.suspends)
@@ -60,7 +64,8 @@ func (s *Service) loadKnown(ctx context.Context, q store.Asker) (*known, error) 
 			k.groups[name] = id
 			return err
 		}),
-		each("SELECT g.name, u.handle FROM group_members m JOIN groups g ON g.id = m.group_id JOIN users u ON u.id = m.user_id", func(row store.Row) error {
+		each("SELECT g.name, u.handle FROM group_members m JOIN groups g ON g.id = m.group_id JOIN users u ON u.id = "+
+			"m.user_id", func(row store.Row) error {
 			var group, handle string
 			err := row.Scan(&group, &handle)
 			k.in[group+" "+handle] = true
@@ -77,11 +82,13 @@ func (k *known) free(handle string) error {
 	p, there := k.people[handle]
 	switch {
 	case p.removed:
-		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. Choose another one.", handle)
+		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. "+
+			"Choose another one.", handle)
 	case there:
 		return sentence(ErrHandleTaken, "The name %s is taken. Choose another one.", handle)
 	case k.asked[handle]:
-		return sentence(ErrHandleTaken, "Somebody has asked for an account with the name %s, and no admin has decided yet. Decide about that first.", handle)
+		return sentence(ErrHandleTaken, "Somebody has asked for an account with the name %s, and no admin has decided "+
+			"yet. Decide about that first.", handle)
 	}
 	return nil
 }
@@ -93,7 +100,8 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 			return ImportPlan{}, err
 		}
 		if _, ok := k.groups[opts.Group]; !ok && !opts.MakeGroups {
-			return ImportPlan{}, sentence(ErrGroupNotFound, "There is no group %s. Choose one that is there, or let the import make it.", quote(opts.Group))
+			return ImportPlan{}, sentence(ErrGroupNotFound, "There is no group %s. Choose one that is there, or let the "+
+				"import make it.", quote(opts.Group))
 		}
 	}
 	if opts.Group != "" || !opts.MakeGroups && slices.ContainsFunc(list.Rows, func(r ImportRow) bool {
@@ -103,7 +111,10 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 		list.dropTheirGroups()
 	}
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
-	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}, tried: map[string]int{}}
+	l := lister{
+		opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{},
+		tried: map[string]int{},
+	}
 	for _, row := range list.Rows {
 		l.wanted[row.Handle] = true // names that are written down come before those that are made
 	}
@@ -136,12 +147,16 @@ type lister struct {
 }
 
 func (l *lister) plan(row ImportRow) (PlannedRow, error) {
-	r := PlannedRow{Line: row.Line, Status: ImportNew, Handle: tidy(row.Handle, maxHandle+10), Name: tidy(row.Name, 80), Email: tidy(row.Email, 254)}
+	r := PlannedRow{
+		Line: row.Line, Status: ImportNew, Handle: tidy(row.Handle, maxHandle+10), Name: tidy(row.Name, 80),
+		Email: tidy(row.Email, 254),
+	}
 	if row.Wrong != "" {
 		return r, sentence(ErrImportStopped, "%s", row.Wrong)
 	}
 	if row.Name == "" && row.Handle == "" && row.Login == "" && row.Email == "" {
-		return r, sentence(ErrNameInvalid, "The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
+		return r,
+			sentence(ErrNameInvalid, "The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
 	}
 	n := NewUser{Handle: row.Handle, Name: row.Name, Email: row.Email, Role: l.opts.Role}
 	if row.Role != "" {
@@ -153,8 +168,10 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 	}
 	n, err := n.checked()
 	if err != nil {
-		if errors.Is(err, ErrHandleInvalid) && row.Handle != fold(row.Handle) && errors.Is(l.known.free(fold(row.Handle)), ErrHandleTaken) {
-			err = sentence(ErrHandleTaken, "The name %s differs from the existing name %s only by case. Write it in lower case if it is the same person, or choose another one.", quote(row.Handle), fold(row.Handle))
+		if errors.Is(err, ErrHandleInvalid) && row.Handle != fold(row.Handle) &&
+			errors.Is(l.known.free(fold(row.Handle)), ErrHandleTaken) {
+			err = sentence(ErrHandleTaken, "The name %s differs from the existing name %s only by case. Write it in lower "+
+				"case if it is the same person, or choose another one.", quote(row.Handle), fold(row.Handle))
 		}
 		return r, err
 	}
@@ -163,7 +180,8 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 		return r, err
 	}
 	if line := l.handles[n.Handle]; line != 0 {
-		return r, sentence(ErrHandleTaken, "Line %d has the name %s too. Leave one of them out, or choose another name.", line, n.Handle)
+		return r, sentence(ErrHandleTaken, "Line %d has the name %s too. Leave one of them out, or choose another name.",
+			line, n.Handle)
 	}
 	if line := l.emails[strings.ToLower(n.Email)]; line != 0 && n.Email != "" {
 		return r, sentence(ErrEmailInvalid, "Line %d has the same e-mail address. Leave one of them out.", line)
@@ -178,7 +196,8 @@ func (l *lister) compare(r PlannedRow, made bool) (PlannedRow, error) {
 	there, ok := l.known.people[r.Handle]
 	own := ok && strings.EqualFold(r.Email, there.email)
 	if owner := l.known.emails[strings.ToLower(r.Email)]; r.Email != "" && !own && owner != "" && owner != r.Handle {
-		return r, sentence(ErrEmailInvalid, "The account %s has this e-mail address. Write %s as the sign-in name if it is the same person.", owner, owner)
+		return r, sentence(ErrEmailInvalid, "The account %s has this e-mail address. Write %s as the sign-in name if it "+
+			"is the same person.", owner, owner)
 	}
 	if !ok || there.removed {
 		if err := l.known.free(r.Handle); err != nil {
@@ -190,7 +209,8 @@ func (l *lister) compare(r PlannedRow, made bool) (PlannedRow, error) {
 		return r, nil
 	}
 	if r.Email != "" && there.email != "" && !strings.EqualFold(r.Email, there.email) {
-		return r, sentence(ErrHandleTaken, "The account %s has another e-mail address, so it may be somebody else. Choose another name, or leave the address out.", r.Handle)
+		return r, sentence(ErrHandleTaken, "The account %s has another e-mail address, so it may be somebody else. Choose "+
+			"another name, or leave the address out.", r.Handle)
 	}
 	r.Status, r.Role, r.Name, r.Email = ImportExists, "", there.name, there.email
 	if r.Group != "" && l.known.in[r.Group+" "+r.Handle] {
@@ -215,7 +235,8 @@ func (l *lister) group(named string) (string, error) {
 		return "", err
 	}
 	if _, ok := l.known.groups[name]; !ok && !l.opts.MakeGroups {
-		return "", sentence(ErrGroupNotFound, "There is no group %s. Let the import make it, or correct the name.", quote(name))
+		return "", sentence(ErrGroupNotFound, "There is no group %s. Let the import make it, or correct the name.",
+			quote(name))
 	}
 	return name, nil
 }
@@ -275,7 +296,8 @@ func (l *lister) numberedHandle(n NewUser, base string) (handle string, theirs b
 			continue
 		}
 		there := l.known.people[handle]
-		same := !there.removed && there.name == n.Name && n.Name != "" && (there.email == "" || n.Email == "" || strings.EqualFold(there.email, n.Email))
+		same := !there.removed && there.name == n.Name && n.Name != "" &&
+			(there.email == "" || n.Email == "" || strings.EqualFold(there.email, n.Email))
 		if same || l.known.free(handle) == nil {
 			return handle, same
 		}

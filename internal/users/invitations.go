@@ -94,7 +94,8 @@ func (s *Service) Invite(ctx context.Context, by User, n NewInvitation) (inv Inv
 		return Invitation{}, "", err
 	}
 	if len(n.Emails) > 0 && s.post == nil {
-		return Invitation{}, "", sentence(ErrNoMail, "This lab has no mail server, so it cannot send the invitation. Leave the addresses out and send the link yourself.")
+		return Invitation{}, "", sentence(ErrNoMail, "This lab has no mail server, so it cannot send the invitation. "+
+			"Leave the addresses out and send the link yourself.")
 	}
 	token, hash := newToken()
 	err = s.inTx(ctx, "invite", func(tx *sql.Tx) error {
@@ -110,8 +111,10 @@ func (s *Service) Invite(ctx context.Context, by User, n NewInvitation) (inv Inv
 			return err
 		}
 		now := s.now()
-		res, err := tx.ExecContext(ctx, `INSERT INTO invitations (token_hash, role, group_id, note, max_uses, created_by, created_at, expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, hash[:], n.Role, group, n.Note, n.Uses, by.Handle, now.UnixMilli(), now.Add(n.TTL).UnixMilli())
+		res, err := tx.ExecContext(ctx, `INSERT INTO invitations (token_hash, role, group_id, note, max_uses, created_by,
+			created_at, expires_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			hash[:], n.Role, group, n.Note, n.Uses, by.Handle, now.UnixMilli(), now.Add(n.TTL).UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -159,7 +162,8 @@ func (n NewInvitation) checked() (NewInvitation, error) {
 	n.Emails = slices.DeleteFunc(n.Emails, func(address string) bool { return address == "" })
 	slices.Sort(n.Emails)
 	if n.Emails = slices.Compact(n.Emails); len(n.Emails) > n.Uses {
-		return n, sentence(ErrUsesInvalid, "The invitation works for %s, but there are %d addresses to send it to. Let it work for as many.", plural(n.Uses, "account"), len(n.Emails))
+		return n, sentence(ErrUsesInvalid, "The invitation works for %s, but there are %d addresses to send it to. Let it "+
+			"work for as many.", plural(n.Uses, "account"), len(n.Emails))
 	}
 	return n, nil
 }
@@ -174,7 +178,8 @@ func mayInvite(ctx context.Context, q querier, by User, role Role, group sql.Nul
 			return sentence(ErrMayNot, "Who leads a group invites members and guests. An admin of the lab invites others.")
 		}
 		var leads bool
-		err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ? AND lead = 1)", group, by.ID).Scan(&leads)
+		err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ? AND "+
+			"lead = 1)", group, by.ID).Scan(&leads)
 		if err != nil {
 			return fmt.Errorf("look up who leads a group: %w", err)
 		}
@@ -186,12 +191,14 @@ func mayInvite(ctx context.Context, q querier, by User, role Role, group sql.Nul
 	return sentence(ErrMayNot, "Your account does not allow you to invite people. Ask an admin of the lab to do it.")
 }
 
-const selectInvitation = `SELECT i.id, i.role, i.group_id, coalesce(g.name, ''), coalesce(g.title, ''), i.note, i.uses, i.max_uses, i.created_by,
+const selectInvitation = `SELECT i.id, i.role, i.group_id, coalesce(g.name, ''), coalesce(g.title, ''), i.note,
+	i.uses, i.max_uses, i.created_by,
 	i.created_at, i.expires_at, i.revoked_at IS NOT NULL FROM invitations i LEFT JOIN groups g ON g.id = i.group_id WHERE `
 
 func scanInvitation(row store.Row) (inv Invitation, group sql.NullInt64, err error) {
 	var created, expires int64
-	err = row.Scan(&inv.ID, &inv.Role, &group, &inv.Group, &inv.Title, &inv.Note, &inv.Uses, &inv.MaxUses, &inv.By, &created, &expires, &inv.Revoked)
+	err = row.Scan(&inv.ID, &inv.Role, &group, &inv.Group, &inv.Title, &inv.Note, &inv.Uses, &inv.MaxUses, &inv.By,
+		&created, &expires, &inv.Revoked)
 	inv.Created, inv.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
 	return inv, group, err
 }
@@ -208,7 +215,8 @@ func invitation(ctx context.Context, q querier, where string, arg any) (Invitati
 }
 
 func errInvitationUnknown() error {
-	return sentence(ErrInvitationUnknown, "This invitation is not one of this lab's. Check that the whole address was copied, or ask whoever sent it for another.")
+	return sentence(ErrInvitationUnknown, "This invitation is not one of this lab's. Check that the whole address was "+
+		"copied, or ask whoever sent it for another.")
 }
 
 // Invitations lists those that by could have made, the newest first.
@@ -256,7 +264,8 @@ func (s *Service) RevokeInvitation(ctx context.Context, by User, id int64) (Invi
 			}
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE invitations SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?", s.now().UnixMilli(), id)
+		_, err = tx.ExecContext(ctx, "UPDATE invitations SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?",
+			s.now().UnixMilli(), id)
 		inv.Revoked = true
 		return err
 	})
@@ -276,7 +285,8 @@ func (s *Service) InvitationInfo(ctx context.Context, token string) (Invitation,
 
 // openInvitation finds one that still works. Whoever made it must still be allowed to: the link of a lead who was
 // suspended would otherwise let them in again.
-func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Size]byte) (Invitation, sql.NullInt64, error) {
+func (s *Service) openInvitation(ctx context.Context, q querier,
+	hash [sha256.Size]byte) (Invitation, sql.NullInt64, error) {
 	inv, group, err := scanInvitation(q.QueryRowContext(ctx, selectInvitation+"i.token_hash = ?", hash[:]))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -284,11 +294,14 @@ func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Si
 	case err != nil:
 		return Invitation{}, group, fmt.Errorf("look up an invitation: %w", err)
 	case inv.Revoked:
-		return Invitation{}, group, sentence(ErrInvitationRevoked, "This invitation was taken back. Ask whoever sent it for another.")
+		return Invitation{}, group, sentence(ErrInvitationRevoked,
+			"This invitation was taken back. Ask whoever sent it for another.")
 	case inv.Left() <= 0:
-		return Invitation{}, group, sentence(ErrInvitationUsed, "Everybody this invitation was for has an account by now. If you have one, sign in; otherwise ask whoever sent it for another.")
+		return Invitation{}, group, sentence(ErrInvitationUsed, "Everybody this invitation was for has an account by now. "+
+			"If you have one, sign in; otherwise ask whoever sent it for another.")
 	case !s.now().Before(inv.Expires):
-		return Invitation{}, group, sentence(ErrInvitationExpired, "This invitation is too old. Ask whoever sent it for a new one.")
+		return Invitation{}, group, sentence(ErrInvitationExpired,
+			"This invitation is too old. Ask whoever sent it for a new one.")
 	}
 	if inv.By == Root().Handle {
 		return inv, group, nil
@@ -298,7 +311,8 @@ func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Si
 		err = mayInvite(ctx, q, maker.User, inv.Role, group)
 	}
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrMayNot) {
-		err = sentence(ErrInvitationRevoked, "Whoever sent this invitation does not invite people any more. Ask an admin of the lab for another.")
+		err = sentence(ErrInvitationRevoked, "Whoever sent this invitation does not invite people any more. Ask an admin "+
+			"of the lab for another.")
 	}
 	return inv, group, err
 }
@@ -381,7 +395,8 @@ func RoleDetail(role Role, group string) string {
 
 // sweepInvitations forgets those that have not worked for a long time.
 func (s *Service) sweepInvitations(ctx context.Context) error {
-	if _, err := s.db.ExecContext(ctx, "DELETE FROM invitations WHERE expires_at < ?", s.now().Add(-linksKept).UnixMilli()); err != nil {
+	if _, err := s.db.ExecContext(ctx, "DELETE FROM invitations WHERE expires_at < ?",
+		s.now().Add(-linksKept).UnixMilli()); err != nil {
 		return fmt.Errorf("forget old invitations: %w", err)
 	}
 	return nil

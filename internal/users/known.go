@@ -64,8 +64,9 @@ func (s *Service) KnownBrowser(ctx context.Context, userID int64, name, before s
 	return strings.Join(entries[:min(len(entries), knownMost)], "~"), nil
 }
 
-// knownAs is the name of a browser's counter for a sign-in name; empty where nobody has signed in there with it. Somebody
-// of a directory who signs in with a name that is another's handle here has none: it would count tries at that account.
+// knownAs is the name of a browser's counter for a sign-in name; empty where nobody has signed in there with it.
+// Somebody of a directory who signs in with a name that is another's handle here has none: it would count tries at that
+// account.
 func (s *Service) knownAs(ctx context.Context, name, value string) (string, error) {
 	for _, e := range knownEntries(value) {
 		user, counter, err := s.knownEntry(ctx, name, e)
@@ -103,7 +104,8 @@ func (s *Service) knownEntry(ctx context.Context, name, entry string) (user int6
 	id := entry[:at]
 	number, random, _ := strings.Cut(id, ".")
 	user, err = strconv.ParseInt(number, 10, 64)
-	if err != nil || strconv.FormatInt(user, 10) != number || len(random) != base64.RawURLEncoding.EncodedLen(knownRandom) {
+	if err != nil || strconv.FormatInt(user, 10) != number ||
+		len(random) != base64.RawURLEncoding.EncodedLen(knownRandom) {
 		return 0, "", nil //nolint:nilerr // it is not ours
 	}
 	sum, err := base64.RawURLEncoding.DecodeString(entry[at+1:])

@@ -22,7 +22,8 @@ func (s *Service) Suspend(ctx context.Context, id int64) error {
 		if err := notLastAdmin(ctx, tx, u); err != nil {
 			return false, err
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = ? WHERE id = ?", s.now().UnixMilli(), id); err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = ? WHERE id = ?", s.now().UnixMilli(),
+			id); err != nil {
 			return false, err
 		}
 		if err := forgetBrowsers(ctx, tx, id); err != nil {
@@ -48,7 +49,8 @@ func (s *Service) Remove(ctx context.Context, id int64) error {
 		if err := notLastAdmin(ctx, tx, u); err != nil {
 			return false, err
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE users SET removed_at = ? WHERE id = ?", s.now().UnixMilli(), id); err != nil {
+		if _, err := tx.ExecContext(ctx, "UPDATE users SET removed_at = ? WHERE id = ?", s.now().UnixMilli(),
+			id); err != nil {
 			return false, err
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", id); err != nil {
@@ -80,23 +82,29 @@ func (s *Service) Undelete(ctx context.Context, id int64) error {
 // the caller's to delete, see HomesToDelete. ErrNotFound, ErrNotRemoved, ErrPurged.
 func (s *Service) Purge(ctx context.Context, id int64) error {
 	return s.changeRemoved(ctx, id, "delete a user for good", func(tx *sql.Tx, handle string) error {
-		for _, table := range []string{"group_members", "sessions", "links", "api_tokens", "identities", "device_codes", "ssh_keys", "mails", "mail_choices", "mail_told"} {
+		for _, table := range []string{
+			"group_members", "sessions", "links", "api_tokens", "identities", "device_codes", "ssh_keys", "mails",
+			"mail_choices", "mail_told",
+		} {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE user_id = ?", id); err != nil {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE users SET purged_at = ?, purge_home = 1, name = '', email = '', password_hash = '',
+		_, err := tx.ExecContext(ctx, `UPDATE users
+			SET purged_at = ?, purge_home = 1, name = '', email = '', password_hash = '',
 			signed_in_at = NULL, search = ? WHERE id = ?`, s.now().UnixMilli(), searchable(handle, "", ""), id)
 		return err
 	})
 }
 
 // changeRemoved runs f on an account that is removed and not purged.
-func (s *Service) changeRemoved(ctx context.Context, id int64, doing string, f func(tx *sql.Tx, handle string) error) error {
+func (s *Service) changeRemoved(ctx context.Context, id int64, doing string,
+	f func(tx *sql.Tx, handle string) error) error {
 	err := s.inTx(ctx, doing, func(tx *sql.Tx) error {
 		var handle string
 		var removed, purged sql.NullInt64
-		err := tx.QueryRowContext(ctx, "SELECT handle, removed_at, purged_at FROM users WHERE id = ?", id).Scan(&handle, &removed, &purged)
+		err := tx.QueryRowContext(ctx, "SELECT handle, removed_at, purged_at FROM users WHERE id = ?", id).Scan(&handle,
+			&removed, &purged)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return errNoUser()
@@ -114,7 +122,8 @@ func (s *Service) changeRemoved(ctx context.Context, id int64, doing string, f f
 }
 
 func errPurged(handle string, at int64) error {
-	return sentence(ErrPurged, "The account %s was deleted for good on %s and cannot come back. Add the person under another name.",
+	return sentence(ErrPurged, "The account %s was deleted for good on %s and cannot come back. Add the person under "+
+		"another name.",
 		handle, time.UnixMilli(at).Format("2 January 2006"))
 }
 

@@ -19,11 +19,12 @@ type policy struct {
 	forget  time.Duration // without a try, everything is forgotten
 }
 
-// Nobody may lock an account for others. So what a stranger does counts mostly against the stranger: wrong passwords and
-// refused tries count for their address together with the account (pairPolicy). For the account itself only passwords
-// count that were looked at, and the wait stays short.
+// Nobody may lock an account for others. So what a stranger does counts mostly against the stranger: wrong passwords
+// and refused tries count for their address together with the account (pairPolicy). For the account itself only
+// passwords count that were looked at, and the wait stays short.
 var (
-	// knownPolicy is for one browser that somebody has signed in with before, and for one session that confirms its password.
+	// knownPolicy is for one browser that somebody has signed in with before, and for one session that confirms its
+	// password.
 	knownPolicy = policy{free: 5, lockAt: 20, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
 	// pairPolicy is for one account from one address.
 	pairPolicy = policy{free: 5, lockAt: 20, maxWait: time.Minute, lock: 5 * time.Minute, forget: time.Hour}

@@ -53,7 +53,8 @@ func (s *Service) CreateLink(ctx context.Context, link Link, ttl time.Duration) 
 		// Of links for a lab's first administrator each works, so that one in
 		// another window does; the first that is used ends them all.
 		if link.Purpose != PurposeAdminSetup {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM links WHERE purpose = ? AND user_id IS ? AND used_at IS NULL", link.Purpose, link.UserID); err != nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM links WHERE purpose = ? AND user_id IS ? AND used_at IS NULL",
+				link.Purpose, link.UserID); err != nil {
 				return err
 			}
 		}
@@ -67,11 +68,13 @@ func (s *Service) CreateLink(ctx context.Context, link Link, ttl time.Duration) 
 	return token, nil
 }
 
-func (s *Service) insertLink(ctx context.Context, tx *sql.Tx, purpose Purpose, userID *int64, ttl time.Duration) (token string, expires time.Time, err error) {
+func (s *Service) insertLink(ctx context.Context, tx *sql.Tx, purpose Purpose, userID *int64,
+	ttl time.Duration) (token string, expires time.Time, err error) {
 	token, hash := newToken()
 	now := s.now()
 	expires = now.Add(ttl)
-	_, err = tx.ExecContext(ctx, "INSERT INTO links (token_hash, purpose, user_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+	_, err = tx.ExecContext(ctx, "INSERT INTO links (token_hash, purpose, user_id, created_at, expires_at) VALUES (?, "+
+		"?, ?, ?, ?)",
 		hash[:], purpose, userID, now.UnixMilli(), expires.UnixMilli())
 	return token, expires.UTC(), err
 }
@@ -100,7 +103,8 @@ func noAdminYet(ctx context.Context, tx *sql.Tx) error {
 	if err != nil {
 		return err
 	}
-	return sentence(ErrAdminExists, "This lab has an admin already: %s. For a new password run “gpulab user passwd %s” on the head machine.", handle, handle)
+	return sentence(ErrAdminExists, "This lab has an admin already: %s. For a new password run “gpulab user passwd %s” "+
+		"on the head machine.", handle, handle)
 }
 
 // LinkInfo says what a token is good for without using it up: ErrLinkUnknown, ErrLinkUsed or
@@ -114,7 +118,8 @@ func (s *Service) LinkInfo(ctx context.Context, token string) (Link, error) {
 }
 
 func errLinkUnknown() error {
-	return sentence(ErrLinkUnknown, "This link is not one of this lab's, or a newer one has replaced it. Use the newest link, or ask an admin for another.")
+	return sentence(ErrLinkUnknown, "This link is not one of this lab's, or a newer one has replaced it. Use the "+
+		"newest link, or ask an admin for another.")
 }
 
 func (s *Service) linkInfo(ctx context.Context, q querier, hash [sha256.Size]byte) (Link, error) {
@@ -130,7 +135,8 @@ func (s *Service) linkInfo(ctx context.Context, q querier, hash [sha256.Size]byt
 	case err != nil:
 		return Link{}, fmt.Errorf("look up a link: %w", err)
 	case used.Valid:
-		return Link{}, sentence(ErrLinkUsed, "This link was used already. If that was you, sign in; otherwise tell an admin of the lab and ask for another.")
+		return Link{}, sentence(ErrLinkUsed, "This link was used already. If that was you, sign in; otherwise tell an "+
+			"admin of the lab and ask for another.")
 	case !s.now().Before(l.Expires):
 		return Link{}, sentence(ErrLinkExpired, "This link is too old. %s", nextLink(l.Purpose))
 	}
@@ -271,7 +277,8 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 }
 
 func (s *Service) sweepLinks(ctx context.Context) error {
-	if _, err := s.db.ExecContext(ctx, "DELETE FROM links WHERE expires_at < ?", s.now().Add(-linksKept).UnixMilli()); err != nil {
+	if _, err := s.db.ExecContext(ctx, "DELETE FROM links WHERE expires_at < ?",
+		s.now().Add(-linksKept).UnixMilli()); err != nil {
 		return fmt.Errorf("forget old links: %w", err)
 	}
 	return nil

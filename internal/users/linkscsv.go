@@ -12,7 +12,9 @@ func WriteLinks(w io.Writer, links []PersonalLink) error {
 	rows := [][]string{{"name", "handle", "email", "link", "valid until"}}
 	for i := range links {
 		l := &links[i]
-		rows = append(rows, []string{CSVCell(l.Name), CSVCell(l.Handle), CSVCell(l.Email), CSVCell(l.URL), l.Expires.UTC().Format(time.RFC3339)})
+		rows = append(rows, []string{
+			CSVCell(l.Name), CSVCell(l.Handle), CSVCell(l.Email), CSVCell(l.URL), l.Expires.UTC().Format(time.RFC3339),
+		})
 	}
 	return out.WriteAll(rows)
 }

@@ -92,14 +92,16 @@ type decision struct {
 
 // decide applies the rules to an account: the person is refused, or gets the role and groups of o. u gets the new role.
 // Nobody's account is suspended only because a provider left out groups.
-func (s *Service) decide(ctx context.Context, tx *sql.Tx, id identityRow, u *User, o Outside, state untold) (d decision, err error) {
+func (s *Service) decide(ctx context.Context, tx *sql.Tx, id identityRow, u *User, o Outside,
+	state untold) (d decision, err error) {
 	if state == countsNone || state == keptEnough {
 		if err := s.noteLapse(ctx, tx, id, *u, o, state); err != nil {
 			return d, err
 		}
 	}
 	if o.Refused != "" {
-		d.refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID, Suspend: o.Suspend && state != keptEnough && !u.Suspended}
+		d.refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID, Suspend: o.Suspend && state != keptEnough &&
+			!u.Suspended}
 		d.ended = !u.HasPassword
 		return d, s.shutOut(ctx, tx, id, *u, o)
 	}
@@ -120,10 +122,14 @@ func (s *Service) suspendRefused(ctx context.Context, err error, remote string) 
 		suspend = s.Suspend
 	}
 	ctx = context.WithoutCancel(ctx)
-	entry := Entry{Actor: "system", Action: "user.suspend", Target: refused.Handle, Detail: "no rule for the outside account fits", Remote: remote}
+	entry := Entry{
+		Actor: "system", Action: "user.suspend", Target: refused.Handle, Detail: "no rule for the outside account fits",
+		Remote: remote,
+	}
 	switch err := suspend(ctx, refused.UserID); {
 	case errors.Is(err, ErrLastAdmin): // who is let in by nobody else stays, and was not let in
-		entry.Action, entry.Detail = "sign-in.failed", "no rule for the outside account fits; the lab's last admin is not suspended"
+		entry.Action, entry.Detail = "sign-in.failed", "no rule for the outside account fits; the lab's last admin is not "+
+			"suspended"
 	case err != nil:
 		return fmt.Errorf("suspend %s, whom the rules refuse: %w", refused.Handle, err)
 	}
@@ -150,7 +156,9 @@ type HandleNeeded struct {
 }
 
 func (h *HandleNeeded) Error() string {
-	return fmt.Sprintf("The sign-in name %s cannot be had here. Sign in on the lab's page once, and choose another one there.", quote(h.Wanted))
+	return fmt.Sprintf("The sign-in name %s cannot be had here. Sign in on the lab's page once, and choose another "+
+		"one there.",
+		quote(h.Wanted))
 }
 func (h *HandleNeeded) Unwrap() error { return ErrHandleTaken }
 
@@ -190,7 +198,8 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		row, err := s.oneRow(ctx, tx, "id = ?", id.userID)
 		switch {
 		case errors.Is(err, ErrNotFound):
-			refusal = &Refusal{Text: "The account of this lab that your account at " + o.Title + " belongs to was removed. Ask an admin of the lab."}
+			refusal = &Refusal{Text: "The account of this lab that your account at " + o.Title +
+				" belongs to was removed. Ask an admin of the lab."}
 			return nil
 		case err != nil:
 			return err
@@ -231,7 +240,9 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		if err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "sign-in", Target: u.Handle, Remote: remote, Detail: "with " + o.Provider + detail})
+		return s.audit(ctx, tx, Entry{
+			Actor: u.Handle, Action: "sign-in", Target: u.Handle, Remote: remote, Detail: "with " + o.Provider + detail,
+		})
 	})
 	if ended && err == nil {
 		s.sessionsEnded(u.ID, "")
@@ -311,7 +322,9 @@ func (s *Service) joinOutside(ctx context.Context, tx *sql.Tx, o Outside, handle
 		return User{}, sentence(ErrNotAdmitted, "%s", o.Refused)
 	}
 	if !o.Create {
-		return User{}, sentence(ErrNoAccount, "Your account at %s belongs to no account of this lab yet. If you have one here, sign in with its password and link them on the page of your account; otherwise ask an admin of the lab.", o.Title)
+		return User{}, sentence(ErrNoAccount, "Your account at %s belongs to no account of this lab yet. If you have one "+
+			"here, sign in with its password and link them on the page of your account; otherwise ask an admin of the lab.",
+			o.Title)
 	}
 	if handle == "" {
 		wanted := wantedHandle(o.Username)
@@ -347,7 +360,8 @@ func (s *Service) joinOutside(ctx context.Context, tx *sql.Tx, o Outside, handle
 	}
 	// Nobody has given it by hand.
 	id.role = u.Role
-	if _, err := tx.ExecContext(ctx, "UPDATE identities SET role = ?, used_at = ? WHERE id = ?", u.Role, s.now().UnixMilli(), id.id); err != nil {
+	if _, err := tx.ExecContext(ctx, "UPDATE identities SET role = ?, used_at = ? WHERE id = ?", u.Role,
+		s.now().UnixMilli(), id.id); err != nil {
 		return User{}, err
 	}
 	if err := s.noteTold(ctx, tx, id, o); err != nil {

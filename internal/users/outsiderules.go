@@ -11,7 +11,8 @@ import (
 
 // applyRules gives an account the role and the groups that the rules give its outside account now, and says whether
 // its sessions ended and what the log should know besides. u gets the new role.
-func (s *Service) applyRules(ctx context.Context, tx *sql.Tx, id identityRow, u *User, o Outside) (ended bool, detail string, err error) {
+func (s *Service) applyRules(ctx context.Context, tx *sql.Tx, id identityRow, u *User,
+	o Outside) (ended bool, detail string, err error) {
 	if err := s.noteTold(ctx, tx, id, o); err != nil {
 		return false, "", err
 	}
@@ -25,7 +26,8 @@ func (s *Service) applyRules(ctx context.Context, tx *sql.Tx, id identityRow, u 
 
 // applyRole changes the role as long as nobody has given another one by hand: then it is not the one that the rules
 // gave last.
-func (s *Service) applyRole(ctx context.Context, tx *sql.Tx, id identityRow, u *User, o Outside) (ended bool, detail string, err error) {
+func (s *Service) applyRole(ctx context.Context, tx *sql.Tx, id identityRow, u *User,
+	o Outside) (ended bool, detail string, err error) {
 	if id.role != u.Role {
 		if u.Role != o.Role {
 			detail = ", whose rules give the role " + string(o.Role) + "; the role " + string(u.Role) + " was given by hand"
@@ -60,7 +62,8 @@ type givenGroup struct {
 func givenGroups(ctx context.Context, tx *sql.Tx, identity int64) ([]givenGroup, error) {
 	return store.All(ctx, tx, func(row store.Row) (g givenGroup, err error) {
 		return g, row.Scan(&g.id, &g.name, &g.lead)
-	}, "SELECT g.id, g.name, i.lead FROM identity_groups i JOIN groups g ON g.id = i.group_id WHERE i.identity_id = ?", identity)
+	}, "SELECT g.id, g.name, i.lead FROM identity_groups i JOIN groups g ON g.id = i.group_id WHERE i.identity_id = ?",
+		identity)
 }
 
 // applyGroups puts somebody into the groups of the rules and takes them out of those that the rules gave before and
@@ -110,14 +113,17 @@ func (s *Service) applyGroups(ctx context.Context, tx *sql.Tx, id identityRow, u
 
 // keepGroup puts somebody back who was taken out by hand: whoever is to be out is taken out of the provider's group.
 func (s *Service) keepGroup(ctx context.Context, tx *sql.Tx, u User, g givenGroup) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO group_members (group_id, user_id, lead, added_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+	_, err := tx.ExecContext(ctx, "INSERT INTO group_members (group_id, user_id, lead, added_at) VALUES (?, ?, ?, ?) "+
+		"ON CONFLICT DO NOTHING",
 		g.id, u.ID, g.lead, s.now().UnixMilli())
 	return err
 }
 
-func (s *Service) giveGroup(ctx context.Context, tx *sql.Tx, id identityRow, u User, g givenGroup, given bool, provider string) error {
+func (s *Service) giveGroup(ctx context.Context, tx *sql.Tx, id identityRow, u User, g givenGroup, given bool,
+	provider string) error {
 	var member bool
-	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ?)", g.id, u.ID).Scan(&member)
+	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ?)", g.id,
+		u.ID).Scan(&member)
 	if err != nil {
 		return err
 	}
@@ -136,17 +142,23 @@ func (s *Service) giveGroup(ctx context.Context, tx *sql.Tx, id identityRow, u U
 	if g.lead {
 		detail = "leads " + g.name
 	}
-	return s.audit(ctx, tx, Entry{Actor: "system", Action: "group.member", Target: u.Handle, Detail: detail + ", by the rules of " + provider})
+	return s.audit(ctx, tx, Entry{
+		Actor: "system", Action: "group.member", Target: u.Handle, Detail: detail + ", by the rules of " + provider,
+	})
 }
 
 func (s *Service) takeGroup(ctx context.Context, tx *sql.Tx, id identityRow, u User, g givenGroup, why string) error {
-	if _, err := tx.ExecContext(ctx, "DELETE FROM identity_groups WHERE identity_id = ? AND group_id = ?", id.id, g.id); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM identity_groups WHERE identity_id = ? AND group_id = ?", id.id,
+		g.id); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM group_members WHERE group_id = ? AND user_id = ?", g.id, u.ID); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM group_members WHERE group_id = ? AND user_id = ?", g.id,
+		u.ID); err != nil {
 		return err
 	}
-	return s.audit(ctx, tx, Entry{Actor: "system", Action: "group.member-remove", Target: u.Handle, Detail: "from " + g.name + ", " + why})
+	return s.audit(ctx, tx, Entry{
+		Actor: "system", Action: "group.member-remove", Target: u.Handle, Detail: "from " + g.name + ", " + why,
+	})
 }
 
 // shutOut takes back what the rules gave somebody whom they refuse now. An account that has no password of the
@@ -155,7 +167,8 @@ func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u Use
 	if err := s.noteTold(ctx, tx, id, o); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE identities SET refused_at = ? WHERE id = ?", s.now().UnixMilli(), id.id); err != nil {
+	if _, err := tx.ExecContext(ctx, "UPDATE identities SET refused_at = ? WHERE id = ?", s.now().UnixMilli(),
+		id.id); err != nil {
 		return err
 	}
 	given, err := givenGroups(ctx, tx, id.id)

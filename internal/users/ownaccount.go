@@ -68,7 +68,8 @@ func (s *Service) tryOwnPassword(ctx context.Context, u User, password, remote s
 	// Somebody is signed in already, so strangers must not make them wait.
 	_, _, err := s.tryPassword(ctx, u.Handle, password, remote, "own "+strconv.FormatInt(u.ID, 10))
 	if errors.Is(err, ErrBadCredentials) {
-		return sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
+		return sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab "+
+			"for a new password link.")
 	}
 	return err
 }

@@ -96,13 +96,16 @@ func (s *Service) PlanPasswd(ctx context.Context, text []byte, opts PasswdOption
 
 // ImportPasswd makes accounts for the people of a passwd file, who keep their UIDs, as Import does for a list. What
 // cannot be taken is left out with the reason, and stops nothing.
-func (s *Service) ImportPasswd(ctx context.Context, who Entry, text []byte, opts PasswdOptions) (ImportPlan, []PersonalLink, error) {
+func (s *Service) ImportPasswd(ctx context.Context, who Entry, text []byte,
+	opts PasswdOptions) (ImportPlan, []PersonalLink, error) {
 	accounts, opts, err := readPasswd(text, opts)
 	if err != nil {
 		return ImportPlan{}, nil, err
 	}
 	opts.DropWrong = true
-	return s.carryOut(ctx, who, opts.ImportOptions, func(known *known) (ImportPlan, error) { return planPasswd(accounts, opts, known) })
+	return s.carryOut(ctx, who, opts.ImportOptions, func(known *known) (ImportPlan, error) {
+		return planPasswd(accounts, opts, known)
+	})
 }
 
 func readPasswd(text []byte, opts PasswdOptions) ([]LinuxAccount, PasswdOptions, error) {
@@ -126,14 +129,17 @@ func planPasswd(accounts []LinuxAccount, opts PasswdOptions, k *known) (ImportPl
 		}
 		if _, ok := k.groups[opts.Group]; !ok {
 			if !opts.MakeGroups {
-				return ImportPlan{}, sentence(ErrGroupNotFound, "There is no group %s. Choose one that is there, or let the import make it.", quote(opts.Group))
+				return ImportPlan{}, sentence(ErrGroupNotFound, "There is no group %s. Choose one that is there, or let the "+
+					"import make it.", quote(opts.Group))
 			}
 			p.Groups = append(p.Groups, opts.Group)
 		}
 	}
 	handles, uids := map[string]int{}, map[int]int{}
 	for _, a := range accounts {
-		r := PlannedRow{Line: a.Line, Status: ImportNew, Handle: a.Name, Name: a.Shown, UID: a.UID, Role: opts.Role, Group: opts.Group}
+		r := PlannedRow{
+			Line: a.Line, Status: ImportNew, Handle: a.Name, Name: a.Shown, UID: a.UID, Role: opts.Role, Group: opts.Group,
+		}
 		if name, err := checkName(r.Name); err != nil || name == "" {
 			r.Name = a.Name
 		}
@@ -170,7 +176,8 @@ func notAPerson(a LinuxAccount, opts PasswdOptions) string {
 	case slices.Contains(noLogin, path.Base(a.Shell)):
 		return "Nobody can sign in with it: its shell is " + tidy(a.Shell, 40) + "."
 	case a.UID < opts.MinUID, a.UID > opts.MaxUID:
-		return "Its number is outside " + strconv.Itoa(opts.MinUID) + "–" + strconv.Itoa(opts.MaxUID) + ", which you asked for."
+		return "Its number is outside " + strconv.Itoa(opts.MinUID) + "–" + strconv.Itoa(opts.MaxUID) +
+			", which you asked for."
 	case a.UID > LastUID:
 		return "Its number is above those of people: it is an account of the system, or of a container."
 	}
@@ -184,7 +191,8 @@ func comparePasswd(r *PlannedRow, a LinuxAccount, k *known, handles map[string]i
 	wrong := func(text string) { r.Status, r.Text = ImportWrong, text }
 	switch {
 	case a.UID > LastKeptUID:
-		wrong("gpulab uses the numbers 19999–59999 itself, so this one cannot be kept. Give the account a number below 19999 (usermod -u), or add the person with “gpulab user add” for a new one.")
+		wrong("gpulab uses the numbers 19999–59999 itself, so this one cannot be kept. Give the account a number below " +
+			"19999 (usermod -u), or add the person with “gpulab user add” for a new one.")
 	case handles[r.Handle] != 0:
 		wrong("Line " + strconv.Itoa(handles[r.Handle]) + " comes to the same sign-in name.")
 	case uids[a.UID] != 0:
@@ -207,7 +215,8 @@ func comparePasswd(r *PlannedRow, a LinuxAccount, k *known, handles map[string]i
 		}
 		if a.GID != a.UID {
 			// A home and its notebooks carry the UID as their group's number too.
-			r.Text += "Its group here is " + strconv.Itoa(a.GID) + "; in notebooks the group's number is " + strconv.Itoa(a.UID) + "."
+			r.Text += "Its group here is " + strconv.Itoa(a.GID) + "; in notebooks the group's number is " +
+				strconv.Itoa(a.UID) + "."
 		}
 		r.Text = strings.TrimSpace(r.Text)
 	}

@@ -56,7 +56,8 @@ func CheckPassword(password, handle string) error {
 	case !utf8.ValidString(password):
 		return sentence(ErrPasswordWeak, "The password contains broken characters. Type it again.")
 	case length < minPassword:
-		return sentence(ErrPasswordWeak, "The password has %s; it needs at least %d. Three or four words that nobody else puts together work well.",
+		return sentence(ErrPasswordWeak, "The password has %s; it needs at least %d. Three or four words that nobody else "+
+			"puts together work well.",
 			plural(length, "character"), minPassword)
 	case length > maxPassword:
 		return sentence(ErrPasswordWeak, "The password is longer than %d characters. Shorten it.", maxPassword)

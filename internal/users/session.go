@@ -157,7 +157,8 @@ func errSignedOut() error {
 func (s *Service) loadSession(ctx context.Context, where string, arg any, now time.Time) (Session, error) {
 	var found Session
 	var userID, created, seen, expires int64
-	err := s.db.QueryRowContext(ctx, "SELECT id, user_id, created_at, last_seen_at, expires_at FROM sessions WHERE "+where, arg).
+	err := s.db.QueryRowContext(ctx, "SELECT id, user_id, created_at, last_seen_at, expires_at FROM sessions WHERE "+where,
+		arg).
 		Scan(&found.ID, &userID, &created, &seen, &expires)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Session{}, errSignedOut()
@@ -174,9 +175,11 @@ func (s *Service) loadSession(ctx context.Context, where string, arg any, now ti
 	if found.User.led, err = s.ledBy(ctx, found.User); err != nil {
 		return Session{}, err
 	}
-	found.Created, found.LastSeen, found.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(), time.UnixMilli(expires).UTC()
+	found.Created, found.LastSeen, found.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(),
+		time.UnixMilli(expires).UTC()
 	if idle := now.Sub(found.LastSeen); idle >= lastSeenStep && idle < SessionIdle && now.Before(found.Expires) {
-		if _, err := s.db.ExecContext(ctx, "UPDATE sessions SET last_seen_at = ? WHERE id = ?", now.UnixMilli(), found.ID); err != nil {
+		if _, err := s.db.ExecContext(ctx, "UPDATE sessions SET last_seen_at = ? WHERE id = ?", now.UnixMilli(),
+			found.ID); err != nil {
 			return Session{}, fmt.Errorf("note that a session is in use: %w", err)
 		}
 		found.LastSeen = now.UTC()
@@ -192,7 +195,8 @@ func (s *Service) EndSession(ctx context.Context, token string) error {
 	}
 	var id string
 	var userID int64
-	err := s.db.QueryRowContext(ctx, "DELETE FROM sessions WHERE token_hash = ? RETURNING id, user_id", hash[:]).Scan(&id, &userID)
+	err := s.db.QueryRowContext(ctx, "DELETE FROM sessions WHERE token_hash = ? RETURNING id, user_id", hash[:]).Scan(&id,
+		&userID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -220,7 +224,8 @@ func (s *Service) sweepSessions(ctx context.Context) error {
 	}
 	list, err := store.All(ctx, s.db, func(row store.Row) (e ended, err error) {
 		return e, row.Scan(&e.id, &e.user)
-	}, "DELETE FROM sessions WHERE expires_at <= ? OR last_seen_at <= ? RETURNING id, user_id", now.UnixMilli(), now.Add(-SessionIdle).UnixMilli())
+	}, "DELETE FROM sessions WHERE expires_at <= ? OR last_seen_at <= ? RETURNING id, user_id", now.UnixMilli(),
+		now.Add(-SessionIdle).UnixMilli())
 	if err != nil {
 		return fmt.Errorf("end expired sessions: %w", err)
 	}

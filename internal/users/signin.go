@@ -21,8 +21,8 @@ func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Servi
 // whether or not the account exists.
 //
 // Tries are limited: per account and address together, per account, and per address. A refusal is a *RateError, whether
-// or not the password is right; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended, or
-// ErrPending for somebody who asked for an account and waits.
+// or not the password is right; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended,
+// or ErrPending for somebody who asked for an account and waits.
 //
 // What is no account's name and password here may be one of a directory (UseDirectories): errors are then also
 // ErrDirectoryAway, and those of SignInOutside.
@@ -30,8 +30,8 @@ func (s *Service) Authenticate(ctx context.Context, handle, password, remote str
 	return s.authenticate(ctx, handle, password, remote, "", "")
 }
 
-// AuthenticateIn is Authenticate in a browser that keeps a value of KnownBrowser. Where that fits the name, the browser's
-// own tries are all that limits it.
+// AuthenticateIn is Authenticate in a browser that keeps a value of KnownBrowser. Where that fits the name, the
+// browser's own tries are all that limits it.
 func (s *Service) AuthenticateIn(ctx context.Context, handle, password, remote, browser string) (User, error) {
 	return s.authenticate(ctx, handle, password, remote, browser, "")
 }
@@ -50,7 +50,8 @@ func (s *Service) authenticate(ctx context.Context, handle, password, remote, br
 		return s.SignInOutside(ctx, *outside, remote)
 	}
 	if row.ID == 0 {
-		return User{}, sentence(ErrPending, "An admin of the lab has not decided about your account yet. Try again later, or ask them.")
+		return User{}, sentence(ErrPending, "An admin of the lab has not decided about your account yet. Try again later, "+
+			"or ask them.")
 	}
 	if row.Suspended {
 		s.fail(ctx, failure{row.Handle, remote, "the account is suspended"})
@@ -63,9 +64,10 @@ func (s *Service) authenticate(ctx context.Context, handle, password, remote, br
 // signInName is by which name tries are counted.
 func signInName(typed string) string { return clip(fold(typed), maxHandle+1) }
 
-// tryPassword is one limited try at a password, of an account here or else of an outside one in a directory. known is the
-// counter of a known browser, empty for others.
-func (s *Service) tryPassword(ctx context.Context, name, password, remote, known string, directories ...Directory) (userRow, *Outside, error) {
+// tryPassword is one limited try at a password, of an account here or else of an outside one in a directory. known is
+// the counter of a known browser, empty for others.
+func (s *Service) tryPassword(ctx context.Context, name, password, remote, known string,
+	directories ...Directory) (userRow, *Outside, error) {
 	handle := signInName(name)
 	a := attempt{handle: handle, remote: remote, known: known}
 	refused, locked := s.limits.take(&a, s.now())
@@ -115,10 +117,13 @@ func (s *Service) tryPassword(ctx context.Context, name, password, remote, known
 	}
 	if away != "" {
 		s.fail(ctx, failure{row.Handle, remote, why + "; " + away + " does not answer"})
-		return userRow{}, nil, sentence(ErrDirectoryAway, "Name or password is wrong, or they are of %s, which does not answer at the moment. Accounts with a password of this lab sign in as always; for the others try again in a few minutes.", away)
+		return userRow{}, nil, sentence(ErrDirectoryAway, "Name or password is wrong, or they are of %s, which does not "+
+			"answer at the moment. Accounts with a password of this lab sign in as always; for the others try again in a few "+
+			"minutes.", away)
 	}
 	s.fail(ctx, failure{row.Handle, remote, why})
-	return userRow{}, nil, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
+	return userRow{}, nil, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the "+
+		"password, ask an admin of the lab for a new password link.")
 }
 
 // askDirectories finds who has that name and password in a directory, nil for nobody, and the title of one that does

@@ -84,8 +84,10 @@ func (s *Service) askToJoin(ctx context.Context, n NewUser, note, password, remo
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO signups (handle, wanted, name, email, note, password_hash, remote, requested_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, handle, n.Handle, n.Name, n.Email, note, encoded, tidy(remote, 64), s.now().UnixMilli())
+		_, err = tx.ExecContext(ctx, `INSERT INTO signups (handle, wanted, name, email, note, password_hash, remote,
+			requested_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			handle, n.Handle, n.Name, n.Email, note, encoded, tidy(remote, 64), s.now().UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -96,7 +98,8 @@ func (s *Service) askToJoin(ctx context.Context, n NewUser, note, password, remo
 func checkReason(note string) (string, error) {
 	note = strings.Join(strings.Fields(note), " ")
 	if utf8.RuneCountInString(note) > maxReason || tidy(note, maxReason) != note {
-		return "", sentence(ErrNoteInvalid, "Say in at most %d characters of ordinary text why you ask for an account.", maxReason)
+		return "", sentence(ErrNoteInvalid, "Say in at most %d characters of ordinary text why you ask for an account.",
+			maxReason)
 	}
 	return note, nil
 }
@@ -104,7 +107,8 @@ func checkReason(note string) (string, error) {
 func roomForSignUp(ctx context.Context, q querier) error {
 	n, err := countSignUps(ctx, q)
 	if err == nil && n >= maxSignUps {
-		err = sentence(ErrTooManySignUps, "So many people ask for an account at the moment that no more requests are taken. Tell an admin of the lab, or come back in a few days.")
+		err = sentence(ErrTooManySignUps, "So many people ask for an account at the moment that no more requests are "+
+			"taken. Tell an admin of the lab, or come back in a few days.")
 	}
 	return err
 }
@@ -143,11 +147,13 @@ func numbered(handle string, n int) string {
 // notAskedFor reports whether a handle is kept for somebody who asked for it.
 func notAskedFor(ctx context.Context, q querier, handle string) error {
 	var taken bool
-	if err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM signups WHERE handle = ?)", handle).Scan(&taken); err != nil {
+	if err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM signups WHERE handle = ?)",
+		handle).Scan(&taken); err != nil {
 		return fmt.Errorf("look up requests for an account: %w", err)
 	}
 	if taken {
-		return sentence(ErrHandleTaken, "Somebody has asked for an account with the name %s, and no admin has decided yet. Choose another one.", handle)
+		return sentence(ErrHandleTaken, "Somebody has asked for an account with the name %s, and no admin has decided "+
+			"yet. Choose another one.", handle)
 	}
 	return nil
 }
@@ -174,7 +180,8 @@ func (s *Service) SignUps(ctx context.Context) ([]SignUp, error) {
 	return list, nil
 }
 
-const selectSignUp = "SELECT id, handle, wanted, name, email, note, password_hash, remote, requested_at FROM signups WHERE "
+const selectSignUp = "SELECT id, handle, wanted, name, email, note, password_hash, remote, requested_at FROM " +
+	"signups WHERE "
 
 func scanSignUp(row store.Row) (r SignUp, passwordHash string, err error) {
 	var requested int64
@@ -195,7 +202,8 @@ func (s *Service) Approve(ctx context.Context, id int64, role Role, group string
 		if err != nil {
 			return err
 		}
-		if u, err = s.insert(ctx, tx, NewUser{Handle: r.Handle, Name: r.Name, Email: r.Email, Role: role}, encoded); err != nil {
+		if u, err = s.insert(ctx, tx, NewUser{Handle: r.Handle, Name: r.Name, Email: r.Email, Role: role},
+			encoded); err != nil {
 			return err
 		}
 		if group != "" {
@@ -233,7 +241,8 @@ func (s *Service) Decline(ctx context.Context, id int64) (SignUp, error) {
 func takeSignUp(ctx context.Context, tx *sql.Tx, id int64) (SignUp, string, error) {
 	r, encoded, err := scanSignUp(tx.QueryRowContext(ctx, selectSignUp+"id = ?", id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return SignUp{}, "", sentence(ErrSignUpNotFound, "This request is not there any more: somebody has decided about it, or it has waited for too long.")
+		return SignUp{}, "", sentence(ErrSignUpNotFound, "This request is not there any more: somebody has decided about "+
+			"it, or it has waited for too long.")
 	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, "DELETE FROM signups WHERE id = ?", id)
@@ -242,7 +251,8 @@ func takeSignUp(ctx context.Context, tx *sql.Tx, id int64) (SignUp, string, erro
 }
 
 func (s *Service) sweepSignUps(ctx context.Context) error {
-	if _, err := s.db.ExecContext(ctx, "DELETE FROM signups WHERE requested_at < ?", s.now().Add(-signUpsKept).UnixMilli()); err != nil {
+	if _, err := s.db.ExecContext(ctx, "DELETE FROM signups WHERE requested_at < ?",
+		s.now().Add(-signUpsKept).UnixMilli()); err != nil {
 		return fmt.Errorf("forget old requests for an account: %w", err)
 	}
 	return nil

@@ -42,18 +42,23 @@ func parseSSHKey(text string) (key ssh.PublicKey, comment string, err error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case text == "":
-		return nil, "", sentence(ErrSSHKeyInvalid, "Paste the public key: the one line of the file that ends in .pub, such as ~/.ssh/id_ed25519.pub.")
+		return nil, "", sentence(ErrSSHKeyInvalid, "Paste the public key: the one line of the file that ends in .pub, "+
+			"such as ~/.ssh/id_ed25519.pub.")
 	case strings.Contains(text, "PRIVATE KEY"):
-		return nil, "", sentence(ErrSSHKeyInvalid, "This is a private key, which nobody but you should ever see. It was not kept here. Paste the file beside it that ends in .pub.")
+		return nil, "", sentence(ErrSSHKeyInvalid, "This is a private key, which nobody but you should ever see. It was "+
+			"not kept here. Paste the file beside it that ends in .pub.")
 	case len(text) > maxSSHKey || strings.ContainsAny(text, "\r\n"):
-		return nil, "", sentence(ErrSSHKeyInvalid, "A public key is one line, such as that of ~/.ssh/id_ed25519.pub. Paste one key at a time.")
+		return nil, "", sentence(ErrSSHKeyInvalid, "A public key is one line, such as that of ~/.ssh/id_ed25519.pub. "+
+			"Paste one key at a time.")
 	}
 	key, comment, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
 	switch {
 	case err != nil:
-		return nil, "", sentence(ErrSSHKeyInvalid, "This is no public key as OpenSSH writes it. It begins with ssh-ed25519 or ssh-rsa and is the one line of a file that ends in .pub.")
+		return nil, "", sentence(ErrSSHKeyInvalid, "This is no public key as OpenSSH writes it. It begins with "+
+			"ssh-ed25519 or ssh-rsa and is the one line of a file that ends in .pub.")
 	case len(options) > 0:
-		return nil, "", sentence(ErrSSHKeyInvalid, "Options in front of a key are not followed here. Paste the key without them, beginning with its type.")
+		return nil, "", sentence(ErrSSHKeyInvalid, "Options in front of a key are not followed here. Paste the key "+
+			"without them, beginning with its type.")
 	}
 	return key, comment, checkSSHKey(key)
 }
@@ -61,7 +66,8 @@ func parseSSHKey(text string) (key ssh.PublicKey, comment string, err error) {
 // checkSSHKey refuses keys that others may compute, and certificates, whose authority nobody has vouched for.
 func checkSSHKey(key ssh.PublicKey) error {
 	if _, is := key.(*ssh.Certificate); is {
-		return sentence(ErrSSHKeyInvalid, "This is an SSH certificate. Paste the public key itself, without -cert in the name of its file.")
+		return sentence(ErrSSHKeyInvalid, "This is an SSH certificate. Paste the public key itself, without -cert in the "+
+			"name of its file.")
 	}
 	if key.Type() == "ssh-dss" {
 		return sentence(ErrSSHKeyInvalid, "DSA keys are too weak today. Make a new one: ssh-keygen -t ed25519.")
@@ -71,7 +77,8 @@ func checkSSHKey(key ssh.PublicKey) error {
 		return nil
 	}
 	if public, is := crypto.CryptoPublicKey().(*rsa.PublicKey); is && public.N.BitLen() < minRSA {
-		return sentence(ErrSSHKeyInvalid, "This RSA key has %d bits, which is too few today. Make a new one: ssh-keygen -t ed25519.", public.N.BitLen())
+		return sentence(ErrSSHKeyInvalid, "This RSA key has %d bits, which is too few today. Make a new one: ssh-keygen "+
+			"-t ed25519.", public.N.BitLen())
 	}
 	return nil
 }
@@ -89,10 +96,14 @@ func (s *Service) AddSSHKey(ctx context.Context, userID int64, name, text string
 		}
 	}
 	if name, err = checkName(name); err != nil || name == "" || len([]rune(name)) > maxSSHKeyName {
-		return SSHKey{}, sentence(ErrSSHKeyInvalid, "A key needs a name of at most %d characters, such as the computer that it is on.", maxSSHKeyName)
+		return SSHKey{}, sentence(ErrSSHKeyInvalid, "A key needs a name of at most %d characters, such as the computer "+
+			"that it is on.", maxSSHKeyName)
 	}
 	line, hash, now := marshalSSHKey(key), sha256.Sum256(key.Marshal()), s.now()
-	added := SSHKey{UserID: userID, Name: name, Type: key.Type(), Fingerprint: fingerprint(hash[:]), Created: time.UnixMilli(now.UnixMilli()).UTC()}
+	added := SSHKey{
+		UserID: userID, Name: name, Type: key.Type(), Fingerprint: fingerprint(hash[:]),
+		Created: time.UnixMilli(now.UnixMilli()).UTC(),
+	}
 	err = s.inTx(ctx, "add an SSH key", func(tx *sql.Tx) error {
 		u, err := s.oneRow(ctx, tx, "id = ?", userID)
 		if err != nil {
@@ -102,16 +113,20 @@ func (s *Service) AddSSHKey(ctx context.Context, userID int64, name, text string
 			return errSuspended()
 		}
 		var have, same int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*), coalesce(sum(fingerprint = ?), 0) FROM ssh_keys WHERE user_id = ?", hash[:], userID).Scan(&have, &same); err != nil {
+		if err := tx.QueryRowContext(ctx,
+			"SELECT count(*), coalesce(sum(fingerprint = ?), 0) FROM ssh_keys WHERE user_id = ?", hash[:], userID).Scan(&have,
+			&same); err != nil {
 			return err
 		}
 		switch {
 		case same > 0:
 			return sentence(ErrSSHKeyTaken, "This account has this key already.")
 		case have >= SSHKeysPerUser:
-			return sentence(ErrSSHKeyLimit, "This account has %d keys, and that is the most. Remove one that is not used any more.", have)
+			return sentence(ErrSSHKeyLimit,
+				"This account has %d keys, and that is the most. Remove one that is not used any more.", have)
 		}
-		res, err := tx.ExecContext(ctx, "INSERT INTO ssh_keys (user_id, fingerprint, key, name, created_at) VALUES (?, ?, ?, ?, ?)",
+		res, err := tx.ExecContext(ctx, "INSERT INTO ssh_keys (user_id, fingerprint, key, name, created_at) VALUES (?, ?, "+
+			"?, ?, ?)",
 			userID, hash[:], line, name, now.UnixMilli())
 		if err != nil {
 			return err
@@ -148,7 +163,8 @@ func scanSSHKey(row store.Row) (SSHKey, error) {
 
 // SSHKeys lists somebody's keys, the newest first.
 func (s *Service) SSHKeys(ctx context.Context, userID int64) ([]SSHKey, error) {
-	list, err := store.All(ctx, s.db, scanSSHKey, "SELECT "+sshKeyColumns+" FROM ssh_keys WHERE user_id = ? ORDER BY id DESC", userID)
+	list, err := store.All(ctx, s.db, scanSSHKey,
+		"SELECT "+sshKeyColumns+" FROM ssh_keys WHERE user_id = ? ORDER BY id DESC", userID)
 	if err != nil {
 		return nil, fmt.Errorf("list SSH keys: %w", err)
 	}
@@ -158,7 +174,8 @@ func (s *Service) SSHKeys(ctx context.Context, userID int64) ([]SSHKey, error) {
 // RemoveSSHKey takes a key away and returns it; ErrSSHKeyNotFound where they have none such. A connection that it
 // opened ends within seconds, see StillForFiles.
 func (s *Service) RemoveSSHKey(ctx context.Context, userID, keyID int64) (SSHKey, error) {
-	k, err := scanSSHKey(s.db.QueryRowContext(ctx, "DELETE FROM ssh_keys WHERE id = ? AND user_id = ? RETURNING "+sshKeyColumns, keyID, userID))
+	k, err := scanSSHKey(s.db.QueryRowContext(ctx,
+		"DELETE FROM ssh_keys WHERE id = ? AND user_id = ? RETURNING "+sshKeyColumns, keyID, userID))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return SSHKey{}, sentence(ErrSSHKeyNotFound, "There is no such key any more. The list shows those that there are.")

@@ -73,7 +73,8 @@ type NewToken struct {
 // CreateToken makes a token for somebody's programs and returns the secret, which cannot be had again:
 // ErrTokenInvalid for a name, scope or lifetime that cannot be, ErrTokenLimit for one too many.
 func (s *Service) CreateToken(ctx context.Context, userID int64, n NewToken) (secret string, t Token, err error) {
-	if n, err = n.checked("A token needs a name of at most %d characters that says what it is for, such as the program that uses it."); err != nil {
+	if n, err = n.checked("A token needs a name of at most %d characters that says what it is for, such as the program " +
+		"that uses it."); err != nil {
 		return "", Token{}, err
 	}
 	err = s.inTx(ctx, "make a token", func(tx *sql.Tx) error {
@@ -93,7 +94,8 @@ func (n NewToken) checked(nameless string) (NewToken, error) {
 	case err != nil || name == "" || len([]rune(name)) > maxTokenName:
 		return n, sentence(ErrTokenInvalid, nameless, maxTokenName)
 	case !slices.Contains(TokenScopes(), n.Scope):
-		return n, sentence(ErrTokenInvalid, "There is no scope %s. Choose files, read, launch or full.", quote(string(n.Scope)))
+		return n, sentence(ErrTokenInvalid, "There is no scope %s. Choose files, read, launch or full.",
+			quote(string(n.Scope)))
 	case !slices.Contains(TokenLifetimes, n.Days):
 		return n, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
 	}
@@ -102,7 +104,8 @@ func (n NewToken) checked(nameless string) (NewToken, error) {
 }
 
 // insertToken makes a token that was checked, for an account that may have one.
-func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n NewToken, now time.Time) (string, Token, User, error) {
+func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n NewToken,
+	now time.Time) (string, Token, User, error) {
 	now = time.UnixMilli(now.UnixMilli()).UTC()
 	t := Token{UserID: userID, Name: n.Name, Scope: n.Scope, Created: now, Expires: now.AddDate(0, 0, n.Days)}
 	u, err := s.oneRow(ctx, tx, "id = ?", userID)
@@ -113,15 +116,18 @@ func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n N
 		return "", Token{}, User{}, errSuspended()
 	}
 	var have int
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE user_id = ? AND expires_at > ?", userID, now.UnixMilli()).Scan(&have); err != nil {
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE user_id = ? AND expires_at > ?", userID,
+		now.UnixMilli()).Scan(&have); err != nil {
 		return "", Token{}, User{}, err
 	}
 	if have >= TokensPerUser {
-		return "", Token{}, User{}, sentence(ErrTokenLimit, "You have %d tokens, and that is the most. Revoke one that no program needs any more.", have)
+		return "", Token{}, User{}, sentence(ErrTokenLimit, "You have %d tokens, and that is the most. Revoke one that no "+
+			"program needs any more.", have)
 	}
 	secret := newTokenSecret()
 	hash := sha256.Sum256([]byte(secret))
-	res, err := tx.ExecContext(ctx, "INSERT INTO api_tokens (token_hash, user_id, name, scope, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
+	res, err := tx.ExecContext(ctx, "INSERT INTO api_tokens (token_hash, user_id, name, scope, created_at, expires_at) "+
+		"VALUES (?, ?, ?, ?, ?, ?)",
 		hash[:], userID, t.Name, t.Scope, t.Created.UnixMilli(), t.Expires.UnixMilli())
 	if err != nil {
 		return "", Token{}, User{}, err
@@ -132,7 +138,8 @@ func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n N
 
 // Tokens lists somebody's tokens, the newest first; one that expired is still there for 30 days.
 func (s *Service) Tokens(ctx context.Context, userID int64) ([]Token, error) {
-	list, err := store.All(ctx, s.db, scanToken, "SELECT "+tokenColumns+" FROM api_tokens WHERE user_id = ? ORDER BY id DESC", userID)
+	list, err := store.All(ctx, s.db, scanToken,
+		"SELECT "+tokenColumns+" FROM api_tokens WHERE user_id = ? ORDER BY id DESC", userID)
 	if err != nil {
 		return nil, fmt.Errorf("list tokens: %w", err)
 	}
@@ -154,7 +161,8 @@ func scanToken(row store.Row) (Token, error) {
 
 // RevokeToken ends one token of a person and returns it; ErrTokenNotFound where they have none such.
 func (s *Service) RevokeToken(ctx context.Context, userID, tokenID int64) (Token, error) {
-	t, err := scanToken(s.db.QueryRowContext(ctx, "DELETE FROM api_tokens WHERE id = ? AND user_id = ? RETURNING "+tokenColumns, tokenID, userID))
+	t, err := scanToken(s.db.QueryRowContext(ctx,
+		"DELETE FROM api_tokens WHERE id = ? AND user_id = ? RETURNING "+tokenColumns, tokenID, userID))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Token{}, sentence(ErrTokenNotFound, "There is no such token any more. The list shows those that there are.")
@@ -200,7 +208,8 @@ func (s *Service) TokenUser(ctx context.Context, secret, remote string, change b
 		return User{}, Token{}, err
 	}
 	if t.LastUsed == nil || now.Sub(*t.LastUsed) >= tokenUsedStep {
-		if _, err := s.db.ExecContext(ctx, "UPDATE api_tokens SET last_used_at = ?, last_remote = ? WHERE id = ?", now.UnixMilli(), tidy(remote, 64), t.ID); err != nil {
+		if _, err := s.db.ExecContext(ctx, "UPDATE api_tokens SET last_used_at = ?, last_remote = ? WHERE id = ?",
+			now.UnixMilli(), tidy(remote, 64), t.ID); err != nil {
 			return User{}, Token{}, fmt.Errorf("note that a token is in use: %w", err)
 		}
 	}
@@ -210,21 +219,25 @@ func (s *Service) TokenUser(ctx context.Context, secret, remote string, change b
 
 func (s *Service) tokenUser(ctx context.Context, secret string, now time.Time) (User, Token, error) {
 	if !wellFormedToken(secret) {
-		return User{}, Token{}, sentence(ErrTokenRefused, "This is no access token of gpulab, or not all of it: it begins with gpulab_ and has %d characters. Copy it once more, or make a new one on the page of your account.", tokenLength)
+		return User{}, Token{}, sentence(ErrTokenRefused, "This is no access token of gpulab, or not all of it: it begins "+
+			"with gpulab_ and has %d characters. Copy it once more, or make a new one on the page of your account.", tokenLength)
 	}
 	hash := sha256.Sum256([]byte(secret))
 	t, err := scanToken(s.db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM api_tokens WHERE token_hash = ?", hash[:]))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return User{}, Token{}, sentence(ErrTokenRefused, "This access token is not valid: it was revoked, or is of another lab. Make a new one on the page of your account.")
+		return User{}, Token{}, sentence(ErrTokenRefused, "This access token is not valid: it was revoked, or is of "+
+			"another lab. Make a new one on the page of your account.")
 	case err != nil:
 		return User{}, Token{}, fmt.Errorf("look up a token: %w", err)
 	case !now.Before(t.Expires):
-		return User{}, Token{}, sentence(ErrTokenRefused, "This access token has expired. Make a new one on the page of your account.")
+		return User{}, Token{}, sentence(ErrTokenRefused, "This access token has expired. Make a new one on the page of "+
+			"your account.")
 	}
 	u, err := s.ByID(ctx, t.UserID)
 	if errors.Is(err, ErrNotFound) || err == nil && u.Suspended {
-		return User{}, Token{}, sentence(ErrTokenRefused, "The account of this access token is suspended or gone. Ask an admin of the lab.")
+		return User{}, Token{}, sentence(ErrTokenRefused, "The account of this access token is suspended or gone. Ask an "+
+			"admin of the lab.")
 	}
 	if err != nil {
 		return User{}, Token{}, err
@@ -234,7 +247,8 @@ func (s *Service) tokenUser(ctx context.Context, secret string, now time.Time) (
 }
 
 func (s *Service) sweepTokens(ctx context.Context) error {
-	if _, err := s.db.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires_at < ?", s.now().Add(-tokensKept).UnixMilli()); err != nil {
+	if _, err := s.db.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires_at < ?",
+		s.now().Add(-tokensKept).UnixMilli()); err != nil {
 		return fmt.Errorf("forget old tokens: %w", err)
 	}
 	return nil
@@ -262,8 +276,8 @@ func (t TokenScope) limit(change bool) limit {
 	return limitNothing
 }
 
-// Allows reports whether a token of this scope may do the action to somebody at all, where its owner may; change says that
-// something is changed by it.
+// Allows reports whether a token of this scope may do the action to somebody at all, where its owner may; change says
+// that something is changed by it.
 func (t TokenScope) Allows(a Action, change bool) bool { return t.limit(change).scope(a) != Nobody }
 
 // scope is on whom an action may be at most.
@@ -271,7 +285,8 @@ func (l limit) scope(a Action) Scope {
 	switch {
 	case l == "":
 		return Everybody
-	case l == limitOwnWork && (a == ActionLaunch || a == ActionManageNotebooks || a == ActionFiles), l == limitOwnFiles && a == ActionFiles:
+	case l == limitOwnWork && (a == ActionLaunch || a == ActionManageNotebooks || a == ActionFiles), l == limitOwnFiles &&
+		a == ActionFiles:
 		return Own
 	}
 	return Nobody

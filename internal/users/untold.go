@@ -89,7 +89,8 @@ func (s *Service) noteTold(ctx context.Context, tx *sql.Tx, id identityRow, o Ou
 }
 
 // keepUntold leaves a person what they have for now, and writes that to the audit log.
-func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u User, o Outside, remote string) (detail string, err error) {
+func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u User, o Outside,
+	remote string) (detail string, err error) {
 	then, err := json.Marshal(afterwards{o.Role, o.Groups, o.Refused, o.Suspend, o.Untold, o.MayBeNone, o.Rules})
 	if err != nil {
 		return "", err
@@ -98,7 +99,8 @@ func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u 
 	if until == 0 {
 		until = s.now().Add(keptFor).UnixMilli()
 	}
-	_, err = tx.ExecContext(ctx, "UPDATE identities SET untold_at = coalesce(untold_at, ?), kept_until = ?, kept_then = ? WHERE id = ?",
+	_, err = tx.ExecContext(ctx, "UPDATE identities SET untold_at = coalesce(untold_at, ?), kept_until = ?, kept_then "+
+		"= ? WHERE id = ?",
 		s.now().UnixMilli(), until, string(then), id.id)
 	if err != nil {
 		return "", err
@@ -134,7 +136,8 @@ func (s *Service) noteLapse(ctx context.Context, tx *sql.Tx, id identityRow, u U
 // settleUntold applies the rules to everybody who no longer keeps role and groups.
 func (s *Service) settleUntold(ctx context.Context) error {
 	due, err := store.All(ctx, s.db, func(row store.Row) (id int64, err error) { return id, row.Scan(&id) },
-		`SELECT id FROM identities i WHERE kept_then IS NOT NULL AND (kept_until <= ? OR json_extract(kept_then, '$.mayBeNone')
+		`SELECT id FROM identities i WHERE kept_then IS NOT NULL AND (kept_until <= ?
+			OR json_extract(kept_then, '$.mayBeNone')
 			AND EXISTS (SELECT 1 FROM identities o WHERE o.realm = i.realm AND o.id <> i.id AND o.told_at > i.untold_at))`,
 		s.now().UnixMilli())
 	errs := []error{err}

@@ -110,7 +110,8 @@ func (s *Service) List(ctx context.Context) ([]User, error) {
 	return list, nil
 }
 
-const selectUser = `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at
+const selectUser = `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at,
+	suspended_at
 	FROM users WHERE removed_at IS NULL`
 
 // userRow is a user with what must not leave this package.

@@ -43,7 +43,8 @@ func (o *Own) read() error {
 	}
 	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
 	if err != nil {
-		return fmt.Errorf("the lab's own certificate in %s, with the key in %s: %s", o.cert, o.key, strings.TrimPrefix(err.Error(), "tls: "))
+		return fmt.Errorf("the lab's own certificate in %s, with the key in %s: %s", o.cert, o.key,
+			strings.TrimPrefix(err.Error(), "tls: "))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -27,8 +27,10 @@ const (
 )
 
 var (
-	chromiumCommands = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge", "brave-browser"}
-	firefoxCommands  = []string{"firefox", "firefox-esr"}
+	chromiumCommands = []string{
+		"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge", "brave-browser",
+	}
+	firefoxCommands = []string{"firefox", "firefox-esr"}
 )
 
 // Trust makes this machine's programs trust the CA: the system store, and Chromium's and Firefox's where
@@ -102,7 +104,9 @@ func (h host) each(caPEM []byte, steps ...func(host, mark) string) []string {
 		return []string{fmt.Sprintf("Nothing was changed: the CA's file cannot be read (%v).", err)}
 	}
 	short := strings.ToLower(strings.ReplaceAll(fingerprint(cert), ":", "")[:8])
-	m := mark{pem: encodeCert(cert.Raw), file: filepath.Join(localCertsDir, "gpulab-"+short+".crt"), nick: "gpulab web CA " + short}
+	m := mark{
+		pem: encodeCert(cert.Raw), file: filepath.Join(localCertsDir, "gpulab-"+short+".crt"), nick: "gpulab web CA " + short,
+	}
 	lines := make([]string, len(steps))
 	for i, step := range steps {
 		lines[i] = step(h, m)

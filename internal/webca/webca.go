@@ -146,9 +146,11 @@ func (c *Certs) Trouble() string {
 	now := c.now()
 	switch {
 	case now.Before(c.ca.NotBefore):
-		return fmt.Sprintf("the lab's authority for certificates is of %s, and the clock says %s", c.ca.NotBefore.Format(time.DateOnly), now.Format(time.DateOnly))
+		return fmt.Sprintf("the lab's authority for certificates is of %s, and the clock says %s",
+			c.ca.NotBefore.Format(time.DateOnly), now.Format(time.DateOnly))
 	case now.After(c.ca.NotAfter):
-		return fmt.Sprintf("the lab's authority for certificates ran out on %s, and the clock says %s", c.ca.NotAfter.Format(time.DateOnly), now.Format(time.DateOnly))
+		return fmt.Sprintf("the lab's authority for certificates ran out on %s, and the clock says %s",
+			c.ca.NotAfter.Format(time.DateOnly), now.Format(time.DateOnly))
 	}
 	return ""
 }
@@ -225,14 +227,17 @@ func (c *Certs) loadCA(names []string) error {
 	}
 	cert, err := parseCert(data)
 	if err != nil {
-		return fmt.Errorf("%s: %w; put back a backup, or delete it to make a new CA, which every browser then has to trust again", path, err)
+		return fmt.Errorf("%s: %w; put back a backup, or delete it to make a new CA, which every browser then has to "+
+			"trust again", path, err)
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
-		return fmt.Errorf("%s and %s do not belong together: put back a backup of both, or delete both to make a new CA, which every browser then has to trust again",
+		return fmt.Errorf("%s and %s do not belong together: put back a backup of both, or delete both to make a new CA, "+
+			"which every browser then has to trust again",
 			path, filepath.Join(c.dir, caKeyFile))
 	}
 	if c.now().After(cert.NotAfter) {
-		return fmt.Errorf("the web CA in %s ran out on %s: delete %s and %s to make a new one, which every browser then has to trust again",
+		return fmt.Errorf("the web CA in %s ran out on %s: delete %s and %s to make a new one, which every browser then "+
+			"has to trust again",
 			c.dir, cert.NotAfter.Format(time.DateOnly), caFile, caKeyFile)
 	}
 	c.ca, c.caKey, c.caPEM = cert, key, data
@@ -244,7 +249,8 @@ func (c *Certs) loadCAKey() (*ecdsa.PrivateKey, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(c.dir, caFile)); err == nil {
-			return nil, fmt.Errorf("%s is missing beside %s: put back a backup, or delete %s to make a new CA, which every browser then has to trust again", path, caFile, caFile)
+			return nil, fmt.Errorf("%s is missing beside %s: put back a backup, or delete %s to make a new CA, which every "+
+				"browser then has to trust again", path, caFile, caFile)
 		}
 		var key *ecdsa.PrivateKey
 		if key, data, err = newKey(); err == nil {
@@ -275,7 +281,10 @@ func newCA(key *ecdsa.PrivateKey, names []string, now time.Time) ([]byte, error)
 	template := &x509.Certificate{
 		SerialNumber: serial,
 		// The last part tells two labs, or two lives of one, apart in a browser's list.
-		Subject:               pkix.Name{Organization: []string{"gpulab"}, CommonName: fmt.Sprintf("gpulab web CA %s %s", labName(names), hex.EncodeToString(serial.Bytes()[:3]))},
+		Subject: pkix.Name{
+			Organization: []string{"gpulab"}, CommonName: fmt.Sprintf("gpulab web CA %s %s", labName(names),
+				hex.EncodeToString(serial.Bytes()[:3])),
+		},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(caLife),
 		IsCA:                  true,
@@ -293,7 +302,8 @@ func newCA(key *ecdsa.PrivateKey, names []string, now time.Time) ([]byte, error)
 // labName is the first name that a person would call the lab by, cut to fit a common name.
 func labName(names []string) string {
 	for _, name := range names {
-		if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".local") {
+		if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".svc") ||
+			strings.HasSuffix(name, ".local") {
 			continue
 		}
 		return name[:min(len(name), 32)]
@@ -388,7 +398,8 @@ func canonical(names []string) ([]string, error) {
 		}
 		name = strings.ToLower(strings.TrimSuffix(name, "."))
 		if len(name) > 253 || !dnsName.MatchString(name) {
-			return nil, fmt.Errorf("%q is neither a host name nor an address; names with other letters need their xn-- form", name)
+			return nil, fmt.Errorf("%q is neither a host name nor an address; names with other letters need their xn-- form",
+				name)
 		}
 		list = append(list, name)
 	}

@@ -235,7 +235,8 @@ func (s *Server) replaceSession(w http.ResponseWriter, r *http.Request, v visito
 			return err
 		}
 	}
-	token, err := s.cfg.Users.StartSession(r.Context(), user.ID, users.SessionMeta{Remote: remote(r), UserAgent: clip(r.UserAgent(), 300)})
+	token, err := s.cfg.Users.StartSession(r.Context(), user.ID,
+		users.SessionMeta{Remote: remote(r), UserAgent: clip(r.UserAgent(), 300)})
 	if err != nil {
 		return err
 	}

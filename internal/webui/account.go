@@ -171,13 +171,15 @@ func (s *Server) failedSignIns(ctx context.Context, handle string) (string, erro
 		times = "Once"
 	}
 	return fmt.Sprintf("%s in the last 7 days somebody tried to sign in as %s and could not, the last time %s. "+
-		"If that was you, all is well. If not, your password still kept them out: make sure that it is one you use nowhere else, and tell an admin of the lab.",
+		"If that was you, all is well. If not, your password still kept them out: make sure that it is one you use "+
+		"nowhere else, and tell an admin of the lab.",
 		times, handle, s.usedFrom(last.At, last.Remote)), nil
 }
 
 func (s *Server) sessionView(info *users.SessionInfo, v visitor) sessionView {
-	view := sessionView{ID: info.ID, Browser: browserWords(info.UserAgent), Agent: info.UserAgent, Remote: orElse(info.Remote, "not known"),
-		Seen: s.ago(&info.LastSeen), Since: day(info.Created), This: info.ID == v.session.ID}
+	view := sessionView{ID: info.ID, Browser: browserWords(info.UserAgent), Agent: info.UserAgent,
+		Remote: orElse(info.Remote, "not known"),
+		Seen:   s.ago(&info.LastSeen), Since: day(info.Created), This: info.ID == v.session.ID}
 	if view.This {
 		view.Seen = "now"
 	}
@@ -185,7 +187,8 @@ func (s *Server) sessionView(info *users.SessionInfo, v visitor) sessionView {
 }
 
 func (s *Server) tokenView(t *users.Token) tokenView {
-	view := tokenView{ID: strconv.FormatInt(t.ID, 10), Name: t.Name, Scope: string(t.Scope), Ends: day(t.Expires), Used: "never",
+	view := tokenView{ID: strconv.FormatInt(t.ID, 10), Name: t.Name, Scope: string(t.Scope), Ends: day(t.Expires),
+		Used:    "never",
 		Expired: !s.now().Before(t.Expires)}
 	if t.LastUsed != nil {
 		view.Used = s.usedFrom(*t.LastUsed, t.Remote)
@@ -273,7 +276,9 @@ func (s *Server) endOtherSessions(_ http.ResponseWriter, r *http.Request, v visi
 // createToken shows the secret in the answer itself, once: it must not stand in
 // an address.
 func (s *Server) createToken(w http.ResponseWriter, r *http.Request, v visitor) error {
-	form := tokenForm{Name: strings.TrimSpace(r.PostForm.Get("name")), Scope: r.PostForm.Get("scope"), Days: r.PostForm.Get("days")}
+	form := tokenForm{
+		Name: strings.TrimSpace(r.PostForm.Get("name")), Scope: r.PostForm.Get("scope"), Days: r.PostForm.Get("days"),
+	}
 	days, err := strconv.Atoi(form.Days)
 	if err != nil {
 		days = 0 // none of the choices
@@ -318,9 +323,12 @@ func browserWords(agent string) string {
 		return ""
 	}
 	// Nearly all call themselves Safari and Chrome too, so those come last.
-	browser := first([][2]string{{"Edg", "Edge"}, {"OPR/", "Opera"}, {"Vivaldi/", "Vivaldi"}, {"SamsungBrowser/", "Samsung Internet"},
-		{"Firefox/", "Firefox"}, {"FxiOS/", "Firefox"}, {"CriOS/", "Chrome"}, {"Chromium/", "Chromium"}, {"Chrome/", "Chrome"},
-		{"Safari/", "Safari"}, {"curl/", "curl"}, {"python-requests/", "a Python program"}, {"Go-http-client/", "a Go program"}})
+	browser := first([][2]string{{"Edg", "Edge"}, {"OPR/", "Opera"}, {"Vivaldi/", "Vivaldi"},
+		{"SamsungBrowser/", "Samsung Internet"},
+		{"Firefox/", "Firefox"}, {"FxiOS/", "Firefox"}, {"CriOS/", "Chrome"}, {"Chromium/", "Chromium"},
+		{"Chrome/", "Chrome"},
+		{"Safari/", "Safari"}, {"curl/", "curl"}, {"python-requests/", "a Python program"},
+		{"Go-http-client/", "a Go program"}})
 	system := first([][2]string{{"iPhone", "iPhone"}, {"iPad", "iPad"}, {"Android", "Android"}, {"CrOS", "ChromeOS"},
 		{"Windows", "Windows"}, {"Macintosh", "Mac"}, {"Linux", "Linux"}, {"X11", "Unix"}})
 	switch {

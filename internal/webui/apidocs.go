@@ -135,7 +135,9 @@ func readAPI(text []byte) (apiReference, error) {
 	}
 	var ref apiReference
 	for _, tag := range doc.Tags {
-		group := apiGroup{ID: "tag-" + strings.ReplaceAll(tag.Name, " ", "-"), Title: upperFirst(tag.Name), About: tag.Description}
+		group := apiGroup{
+			ID: "tag-" + strings.ReplaceAll(tag.Name, " ", "-"), Title: upperFirst(tag.Name), About: tag.Description,
+		}
 		for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
 			for _, method := range []string{"get", "post", "put", "patch", "delete"} {
 				o, there := doc.Paths[path][method]
@@ -158,7 +160,8 @@ func upperFirst(text string) string {
 }
 
 func (doc *openAPI) operation(prefix, path, method string, o *openAPIOperation) apiOperation {
-	out := apiOperation{ID: o.OperationID, Method: strings.ToUpper(method), Path: prefix + path, Summary: o.Summary, About: o.Description,
+	out := apiOperation{ID: o.OperationID, Method: strings.ToUpper(method), Path: prefix + path, Summary: o.Summary,
+		About: o.Description,
 		Scope: neededScope(o.Scope), Roles: rolesThatMay(o.Roles), token: o.Scope != ""}
 	out.examplePath = out.Path
 	var query []string
@@ -421,7 +424,8 @@ func (s *Server) apiPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		return errNoPage
 	}
 	view := apiView{apiReference: s.api, Address: s.address(r)}
-	view.First = "export GPULAB_TOKEN=gpulab_…\ncurl -H \"Authorization: Bearer $GPULAB_TOKEN\" " + view.Address + "/api/v1/me"
+	view.First = "export GPULAB_TOKEN=gpulab_…\ncurl -H \"Authorization: Bearer $GPULAB_TOKEN\" " + view.Address +
+		"/api/v1/me"
 	s.render(w, r, http.StatusOK, apiPage(s.page(w, r, v, "HTTP API", ""), view))
 	return nil
 }

@@ -44,7 +44,9 @@ func (f auditForm) empty() bool { return f == auditForm{} }
 // query is the filter for an address, without an empty part.
 func (f auditForm) query(before int64) string {
 	q := url.Values{}
-	for name, value := range map[string]string{"person": f.Person, "action": f.Action, "since": f.Since, "until": f.Until, "address": f.Address} {
+	for name, value := range map[string]string{
+		"person": f.Person, "action": f.Action, "since": f.Since, "until": f.Until, "address": f.Address,
+	} {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -65,7 +67,9 @@ type auditRow struct {
 // auditForm reads a filter. Both days are whole ones, in the lab's own time.
 func readAuditForm(values url.Values) (auditForm, users.AuditFilter) {
 	get := func(name string) string { return clip(strings.TrimSpace(values.Get(name)), 128) }
-	form := auditForm{Person: get("person"), Action: get("action"), Since: get("since"), Until: get("until"), Address: get("address")}
+	form := auditForm{
+		Person: get("person"), Action: get("action"), Since: get("since"), Until: get("until"), Address: get("address"),
+	}
 	filter := users.AuditFilter{Person: form.Person, Action: form.Action, Remote: form.Address}
 	date := func(text *string, into *time.Time, more int) {
 		if *text == "" {
@@ -122,8 +126,10 @@ func (s *Server) auditPage(w http.ResponseWriter, r *http.Request, v visitor) er
 }
 
 func auditRowOf(e *users.Entry) auditRow {
-	row := auditRow{ID: strconv.FormatInt(e.ID, 10), Time: e.At.Local().Format("2 Jan 2006 15:04:05"), Exact: e.At.Format(time.RFC3339Nano),
-		Actor: e.Actor, Action: users.AuditWords(e.Action), Name: e.Action, Target: e.Target, Detail: e.Detail, Remote: e.Remote}
+	row := auditRow{ID: strconv.FormatInt(e.ID, 10), Time: e.At.Local().Format("2 Jan 2006 15:04:05"),
+		Exact: e.At.Format(time.RFC3339Nano),
+		Actor: e.Actor, Action: users.AuditWords(e.Action), Name: e.Action, Target: e.Target, Detail: e.Detail,
+		Remote: e.Remote}
 	if e.Target == e.Actor {
 		row.Target = "" // people do most to themselves
 	}
@@ -137,7 +143,8 @@ func sentenceCase(text string) string { return strings.ToUpper(text[:1]) + text[
 func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request, v visitor) error {
 	_, filter := readAuditForm(r.PostForm)
 	format := users.AuditFormat(r.PostForm.Get("format"))
-	kind := map[users.AuditFormat]string{users.AuditCSV: "text/csv; charset=utf-8", users.AuditJSON: "application/json"}[format]
+	kind := map[users.AuditFormat]string{users.AuditCSV: "text/csv; charset=utf-8",
+		users.AuditJSON: "application/json"}[format]
 	if kind == "" {
 		return errNoPage
 	}
@@ -145,7 +152,8 @@ func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request, v visitor) 
 	// The server's limit for a request to arrive would cut a long answer off.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Content-Disposition", `attachment; filename="gpulab-audit-`+s.now().Format(time.DateOnly)+"."+string(format)+`"`)
+	w.Header().Set("Content-Disposition", `attachment; filename="gpulab-audit-`+s.now().Format(time.DateOnly)+"."+
+		string(format)+`"`)
 	if err := s.cfg.Users.ExportAudit(r.Context(), w, format, filter); err != nil {
 		if r.Context().Err() == nil {
 			s.cfg.Log.Error("audit export broke off", "error", err)

@@ -60,7 +60,9 @@ func (s *Server) filesView(r *http.Request, v visitor, form sshKeyForm) (filesVi
 		return filesView{}, nil
 	}
 	me := v.session.User
-	view := filesView{On: true, Host: hostOf(r), Port: strconv.Itoa(door.Port), Fingerprint: door.Fingerprint, NewKey: form}
+	view := filesView{
+		On: true, Host: hostOf(r), Port: strconv.Itoa(door.Port), Fingerprint: door.Fingerprint, NewKey: form,
+	}
 	view.Lines = fileLines(s.address(r), view.Host, view.Port, me.Handle)
 	keys, err := s.cfg.Users.SSHKeys(r.Context(), me.ID)
 	if err != nil {
@@ -68,15 +70,19 @@ func (s *Server) filesView(r *http.Request, v visitor, form sshKeyForm) (filesVi
 	}
 	for i := range keys {
 		k := &keys[i]
-		key := sshKeyView{ID: strconv.FormatInt(k.ID, 10), Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, Added: day(k.Created), Used: "never"}
+		key := sshKeyView{
+			ID: strconv.FormatInt(k.ID, 10), Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, Added: day(k.Created),
+			Used: "never",
+		}
 		if k.LastUsed != nil {
 			key.Used = s.usedFrom(*k.LastUsed, k.Remote)
 		}
 		view.Keys = append(view.Keys, key)
 	}
 	for _, c := range door.Open(me.ID) {
-		view.Open = append(view.Open, openView{Program: orElse(c.Client, "a program that does not say what it is"), Remote: c.Remote,
-			Since: units.Lasting(s.now().Sub(c.Since)), Way: c.Way})
+		view.Open = append(view.Open, openView{Program: orElse(c.Client, "a program that does not say what it is"),
+			Remote: c.Remote,
+			Since:  units.Lasting(s.now().Sub(c.Since)), Way: c.Way})
 	}
 	return view, nil
 }
@@ -93,7 +99,8 @@ func fileLines(address, host, port, handle string) []commandLine {
 			"Interrupted? The same line goes on where it stopped. The other way: gpulab cp -r lab:results ."},
 		{"files-sftp", "With the sftp that Linux, macOS and Windows have", "sftp -P " + port + " " + handle + "@" + host,
 			"Then: put -R data. To go on where it stopped: reput -R data. Back: get -R results, or reget -R results."},
-		{"files-rclone", "With rclone", `rclone copy --progress ./data ":sftp,host=` + quoted + `,port=` + port + ",user=" + handle + `,shell_type=none,ask_password=true:data"`, ""},
+		{"files-rclone", "With rclone", `rclone copy --progress ./data ":sftp,host=` + quoted + `,port=` + port + ",user=" +
+			handle + `,shell_type=none,ask_password=true:data"`, ""},
 	}
 }
 
@@ -125,7 +132,8 @@ func (s *Server) addSSHKey(w http.ResponseWriter, r *http.Request, v visitor) er
 	case err == nil:
 		s.audit(r, v, "ssh-key.add", v.session.User.Handle, fmt.Sprintf("key %d, %s", added.ID, added.Fingerprint))
 		return seeOther("/account?done=ssh-key#files")
-	case errors.Is(err, users.ErrSSHKeyInvalid), errors.Is(err, users.ErrSSHKeyTaken), errors.Is(err, users.ErrSSHKeyLimit):
+	case errors.Is(err, users.ErrSSHKeyInvalid), errors.Is(err, users.ErrSSHKeyTaken),
+		errors.Is(err, users.ErrSSHKeyLimit):
 		form.Error = message(err)
 		if strings.Contains(form.Key, "PRIVATE KEY") {
 			form.Key = "" // not shown again either

@@ -62,11 +62,23 @@ var cliSystems = []struct {
 	key, name, shell, line string
 	machines               map[string]string
 }{
-	{"linux", "Linux", "a terminal", `mkdir -p ~/.local/bin && curl -fsSko ~/.local/bin/gpulab %[1]s && echo "%[2]s  $HOME/.local/bin/gpulab" | sha256sum -c && chmod +x ~/.local/bin/gpulab`,
+	{"linux",
+		"Linux",
+		"a terminal",
+		`mkdir -p ~/.local/bin && curl -fsSko ~/.local/bin/gpulab %[1]s && ` +
+			`echo "%[2]s  $HOME/.local/bin/gpulab" | sha256sum -c && chmod +x ~/.local/bin/gpulab`,
 		map[string]string{"amd64": "Intel or AMD", "arm64": "ARM"}},
-	{"darwin", "Mac", "the Terminal", `sudo mkdir -p /usr/local/bin && sudo curl -fsSko /usr/local/bin/gpulab %[1]s && echo "%[2]s  /usr/local/bin/gpulab" | shasum -a 256 -c && sudo chmod +x /usr/local/bin/gpulab`,
+	{"darwin",
+		"Mac",
+		"the Terminal",
+		`sudo mkdir -p /usr/local/bin && sudo curl -fsSko /usr/local/bin/gpulab %[1]s && ` +
+			`echo "%[2]s  /usr/local/bin/gpulab" | shasum -a 256 -c && sudo chmod +x /usr/local/bin/gpulab`,
 		map[string]string{"arm64": "Apple M1 and newer", "amd64": "Intel"}},
-	{"windows", "Windows", "PowerShell", `$f = "$env:LOCALAPPDATA\Microsoft\WindowsApps\gpulab.exe"; curl.exe -fsSko $f %[1]s; if ((Get-FileHash $f).Hash -ne "%[2]s") { Remove-Item $f; "This is not what the lab offers." }`,
+	{"windows",
+		"Windows",
+		"PowerShell",
+		`$f = "$env:LOCALAPPDATA\Microsoft\WindowsApps\gpulab.exe"; curl.exe -fsSko $f %[1]s; ` +
+			`if ((Get-FileHash $f).Hash -ne "%[2]s") { Remove-Item $f; "This is not what the lab offers." }`,
 		map[string]string{"amd64": "Intel or AMD", "arm64": "ARM"}},
 }
 
@@ -98,7 +110,8 @@ func (s *Server) cliPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		shown := cliSystem{key: system.key, Name: system.name, Shell: system.shell}
 		for _, b := range s.builds {
 			if b.OS == system.key {
-				shown.Builds = append(shown.Builds, cliBuildView{File: b.File, Machine: orElse(system.machines[b.Arch], b.Arch), Size: units.Bytes(uint64(b.Size)),
+				shown.Builds = append(shown.Builds, cliBuildView{File: b.File, Machine: orElse(system.machines[b.Arch], b.Arch),
+					Size: units.Bytes(uint64(b.Size)),
 					Line: fmt.Sprintf(system.line, "https://"+r.Host+"/cli/"+b.File, b.SHA256)})
 			}
 		}

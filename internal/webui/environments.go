@@ -116,7 +116,8 @@ var environmentsDone = map[string]string{
 	"imported": "The environment is here.",
 }
 
-func (s *Server) showEnvironments(w http.ResponseWriter, r *http.Request, v visitor, status int, view environmentsView) error {
+func (s *Server) showEnvironments(w http.ResponseWriter, r *http.Request, v visitor, status int,
+	view environmentsView) error {
 	list, err := s.cfg.Environments.List(r.Context())
 	if err != nil {
 		return fmt.Errorf("list environments: %w", err)
@@ -156,8 +157,9 @@ func (s *Server) fillEnvironments(view *environmentsView, v visitor, list []ctl.
 }
 
 func environmentRowOf(v visitor, e *ctl.EnvironmentState) environmentRow {
-	row := environmentRow{ID: e.ID(), Title: e.Title, Version: e.Version, Path: environmentPath(e.ID()), Python: e.Python, Packages: strconv.Itoa(len(e.Packages)),
-		Size: units.Bytes(uint64(max(e.Size, 0))), Obstacle: e.Obstacle, Default: e.Default, Users: usedBy(v, e)}
+	row := environmentRow{ID: e.ID(), Title: e.Title, Version: e.Version, Path: environmentPath(e.ID()), Python: e.Python,
+		Packages: strconv.Itoa(len(e.Packages)),
+		Size:     units.Bytes(uint64(max(e.Size, 0))), Obstacle: e.Obstacle, Default: e.Default, Users: usedBy(v, e)}
 	if e.CUDA != "" {
 		row.Needs = "CUDA " + e.CUDA
 	}
@@ -202,7 +204,9 @@ func (s *Server) buildView(v visitor, list []ctl.EnvironmentState) buildView {
 		view.MayCancel = v.may(users.ActionManageEnvironments)
 	case b.Failed != "":
 		view.Failed = sentence(b.Failed)
-	case s.now().Sub(b.Ended) < recently && slices.ContainsFunc(list, func(e ctl.EnvironmentState) bool { return e.ID() == view.ID }):
+	case s.now().Sub(b.Ended) < recently && slices.ContainsFunc(list, func(e ctl.EnvironmentState) bool {
+		return e.ID() == view.ID
+	}):
 		view.Built = environmentPath(view.ID)
 		view.Elapsed = units.Duration(b.Ended.Sub(b.Began))
 	default:
@@ -214,10 +218,12 @@ func (s *Server) buildView(v visitor, list []ctl.EnvironmentState) buildView {
 // wanted reads the form of another environment.
 func wantedEnvironment(r *http.Request) (environmentForm, ctl.WantedEnvironment) {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := environmentForm{Name: get("name"), Title: get("title"), Version: get("version"), Requirements: strings.ReplaceAll(r.PostForm.Get("requirements"), "\r\n", "\n"),
-		CUDA: get("cuda"), Index: get("index"), Extra: get("extra"), Anyway: get("anyway") != ""}
+	form := environmentForm{Name: get("name"), Title: get("title"), Version: get("version"),
+		Requirements: strings.ReplaceAll(r.PostForm.Get("requirements"), "\r\n", "\n"),
+		CUDA:         get("cuda"), Index: get("index"), Extra: get("extra"), Anyway: get("anyway") != ""}
 	var w ctl.WantedEnvironment
-	w.Name, w.Title, w.Version, w.Requirements, w.CUDA, w.Index = form.Name, form.Title, form.Version, form.Requirements, form.CUDA, form.Index
+	w.Name, w.Title, w.Version, w.Requirements, w.CUDA, w.Index = form.Name, form.Title, form.Version, form.Requirements,
+		form.CUDA, form.Index
 	w.ExtraIndexes, w.Anyway = strings.Fields(form.Extra), form.Anyway
 	if w.From = get("from"); w.From != "" {
 		w.Requirements = ""
@@ -239,7 +245,10 @@ func (s *Server) createEnvironment(w http.ResponseWriter, r *http.Request, v vis
 		return fmt.Errorf("build an environment: %w", err)
 	}
 	if wanted.From != "" {
-		return &problem{status: status, title: "It is not built", text: message(err), linkText: "Go to the environments", link: "/environments", cause: err}
+		return &problem{
+			status: status, title: "It is not built", text: message(err), linkText: "Go to the environments",
+			link: "/environments", cause: err,
+		}
 	}
 	form.Error = message(err)
 	return s.showEnvironments(w, r, v, status, environmentsView{Form: form})
@@ -248,8 +257,10 @@ func (s *Server) createEnvironment(w http.ResponseWriter, r *http.Request, v vis
 // environmentRefusal is the status of an error that somebody can cause, 0 for others.
 func environmentRefusal(err error) int {
 	for kind, status := range map[error]int{
-		environments.ErrInvalid: http.StatusUnprocessableEntity, environments.ErrNotFound: http.StatusNotFound, environments.ErrExists: http.StatusConflict,
-		environments.ErrBusy: http.StatusConflict, environments.ErrInUse: http.StatusConflict, environments.ErrUnusable: http.StatusConflict, environments.ErrFull: http.StatusInsufficientStorage,
+		environments.ErrInvalid: http.StatusUnprocessableEntity, environments.ErrNotFound: http.StatusNotFound,
+		environments.ErrExists: http.StatusConflict,
+		environments.ErrBusy:   http.StatusConflict, environments.ErrInUse: http.StatusConflict,
+		environments.ErrUnusable: http.StatusConflict, environments.ErrFull: http.StatusInsufficientStorage,
 	} {
 		if errors.Is(err, kind) {
 			return status
@@ -310,13 +321,17 @@ func (s *Server) environmentPage(w http.ResponseWriter, r *http.Request, v visit
 	if err != nil {
 		return err
 	}
-	s.render(w, r, http.StatusOK, environmentPage(s.page(w, r, v, e.Title, "view=environment&id="+e.ID()), s.environmentView(v, &e)))
+	s.render(w, r, http.StatusOK, environmentPage(s.page(w, r, v, e.Title, "view=environment&id="+e.ID()),
+		s.environmentView(v, &e)))
 	return nil
 }
 
 func (s *Server) environmentView(v visitor, e *ctl.EnvironmentState) environmentView {
-	view := environmentView{environmentRow: environmentRowOf(v, e), Kernel: e.KernelWords(), InNotebooks: e.Environment.Path(), Lock: e.LockSHA256, Asked: environments.Shown(e.Asked),
-		Built: e.Built.Local().Format("2 January 2006 15:04"), List: e.Packages, Manages: v.may(users.ActionManageEnvironments), Missing: s.missing(e), Force: len(e.Users) > 0, HasKernel: e.HasKernel()}
+	view := environmentView{environmentRow: environmentRowOf(v, e), Kernel: e.KernelWords(),
+		InNotebooks: e.Environment.Path(), Lock: e.LockSHA256, Asked: environments.Shown(e.Asked),
+		Built: e.Built.Local().Format("2 January 2006 15:04"), List: e.Packages,
+		Manages: v.may(users.ActionManageEnvironments), Missing: s.missing(e), Force: len(e.Users) > 0,
+		HasKernel: e.HasKernel()}
 	text := "That frees " + view.Size + ". It can be built again from its lock. "
 	if view.HasKernel {
 		text += "Kernels that people made for themselves on top of it stop working."
@@ -327,7 +342,8 @@ func (s *Server) environmentView(v visitor, e *ctl.EnvironmentState) environment
 	case view.Force && !view.HasKernel:
 		text = "It is in use by " + strings.Join(e.Users, ", ") + ". " + text
 	case view.Force:
-		text = "It is in use by " + strings.Join(e.Users, ", ") + ": those programs fail at the next thing that they import. " + text
+		text = "It is in use by " + strings.Join(e.Users, ", ") + ": those programs fail at the next thing that they " +
+			"import. " + text
 	}
 	if e.Default {
 		text += " New notebooks then begin with their own Python."
@@ -439,7 +455,9 @@ func (s *Server) importEnvironment(w http.ResponseWriter, r *http.Request, v vis
 func (s *Server) environmentsAt(ctx context.Context, t *tick) ([]ctl.EnvironmentState, error) {
 	// Others may be waiting for what this stream reads, even if it ends.
 	ctx = context.WithoutCancel(ctx)
-	return t.news.environments.get(s.cfg.Environments.Changes(), func() ([]ctl.EnvironmentState, error) { return s.cfg.Environments.List(ctx) })
+	return t.news.environments.get(s.cfg.Environments.Changes(), func() ([]ctl.EnvironmentState, error) {
+		return s.cfg.Environments.List(ctx)
+	})
 }
 
 // environmentsParts are the live parts of the page of all environments.
@@ -453,9 +471,13 @@ func (s *Server) environmentsParts(v visitor, p page) parts {
 		if err := s.fillEnvironments(&view, v, there); err != nil {
 			return nil, err
 		}
-		list := []part{{id: "environment-build", body: environmentBuild(view.Build)}, {id: "environments-missing", body: environmentsMissing(view)}, {id: "environments", body: environmentList(view)}}
+		list := []part{
+			{id: "environment-build", body: environmentBuild(view.Build)},
+			{id: "environments-missing", body: environmentsMissing(view)}, {id: "environments", body: environmentList(view)},
+		}
 		if view.Manages {
-			list = append(list, part{id: "environment-cancel", body: environmentCancel(p, view.Build)}, part{id: "environment-said", body: environmentSaid(view.Build)},
+			list = append(list, part{id: "environment-cancel", body: environmentCancel(p, view.Build)},
+				part{id: "environment-said", body: environmentSaid(view.Build)},
 				part{id: "environment-offers", body: environmentOffers(p, view)})
 		}
 		return list, nil
@@ -469,7 +491,8 @@ func (s *Server) environmentParts(v visitor, p page, id string) parts {
 		if err != nil {
 			return nil, err
 		}
-		state, actions := part{id: "environment-state", body: environmentGone()}, part{id: "environment-actions", body: noEnvironmentActions()}
+		state, actions := part{id: "environment-state", body: environmentGone()},
+			part{id: "environment-actions", body: noEnvironmentActions()}
 		if i := slices.IndexFunc(list, func(e ctl.EnvironmentState) bool { return e.ID() == id }); i >= 0 {
 			view := s.environmentView(v, &list[i])
 			state.body, actions.body = environmentFacts(view), environmentActions(p, view)

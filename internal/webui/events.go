@@ -64,7 +64,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, v visitor) error
 	header, query := w.Header(), r.URL.Query()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("X-Accel-Buffering", "no")
-	stream := &eventStream{w: w, control: http.NewResponseController(w), view: query.Get("view") + " " + query.Get("id"), sent: map[string]uint64{}}
+	stream := &eventStream{
+		w: w, control: http.NewResponseController(w), view: query.Get("view") + " " + query.Get("id"),
+		sent: map[string]uint64{},
+	}
 	// The server's limit for a request to arrive would end the stream with it.
 	_ = stream.control.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)

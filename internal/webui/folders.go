@@ -74,13 +74,16 @@ type folderView struct {
 	InNotebook  string // where JupyterLab shows it, "" where the visitor does not see it
 }
 
-var guestChoices = []roleView{{string(storage.Read), "read"}, {string(storage.Write), "read and write"}, {string(storage.None), "do not see it"}}
+var guestChoices = []roleView{
+	{string(storage.Read), "read"}, {string(storage.Write), "read and write"}, {string(storage.None), "do not see it"},
+}
 
 func (s *Server) foldersPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	return s.showFolders(w, r, v, http.StatusOK, folderForm{}, foldersDone[r.URL.Query().Get("done")])
 }
 
-func (s *Server) showFolders(w http.ResponseWriter, r *http.Request, v visitor, status int, form folderForm, done string) error {
+func (s *Server) showFolders(w http.ResponseWriter, r *http.Request, v visitor, status int, form folderForm,
+	done string) error {
 	view := foldersView{Form: form, Done: done}
 	var err error
 	if view.List, err = s.folderRows(r.Context(), v.session.User); err != nil {
@@ -114,7 +117,8 @@ const manageOnly = "manage only"
 
 func (s *Server) folderRow(f *storage.Folder, may storage.Access) folderRow {
 	row := folderRow{Name: f.Name, Kind: f.Kind.Words(), Who: f.Who(), Note: f.Note}
-	row.Mine = map[storage.Access]string{storage.Write: "read and write", storage.Read: "read", storage.None: manageOnly}[may]
+	row.Mine = map[storage.Access]string{storage.Write: "read and write", storage.Read: "read",
+		storage.None: manageOnly}[may]
 	if f.Kind == storage.HandIn && may == storage.Write {
 		row.Mine = "your own part"
 	}
@@ -167,8 +171,14 @@ var kindChoices = map[storage.Kind]string{
 
 func (s *Server) createFolder(w http.ResponseWriter, r *http.Request, v visitor) error {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := folderForm{Name: get("name"), Kind: get("kind"), Group: get("group"), Guests: get("guests"), Path: get("path"), Note: get("note")}
-	n := storage.NewFolder{Name: form.Name, Kind: storage.Kind(form.Kind), Note: form.Note, Guests: storage.Access(form.Guests), By: v.session.User.Handle}
+	form := folderForm{
+		Name: get("name"), Kind: get("kind"), Group: get("group"), Guests: get("guests"), Path: get("path"),
+		Note: get("note"),
+	}
+	n := storage.NewFolder{
+		Name: form.Name, Kind: storage.Kind(form.Kind), Note: form.Note, Guests: storage.Access(form.Guests),
+		By: v.session.User.Handle,
+	}
 	if form.Group != "" {
 		n.Groups = []string{form.Group}
 	}
@@ -233,10 +243,14 @@ func (s *Server) folderPage(w http.ResponseWriter, r *http.Request, v visitor) e
 	return s.showFolder(w, r, v, http.StatusOK, &f, may, func(*folderView) {})
 }
 
-func (s *Server) showFolder(w http.ResponseWriter, r *http.Request, v visitor, status int, f *storage.Folder, may storage.Access, edit func(*folderView)) error {
-	view := folderView{folderRow: s.folderRow(f, may), Path: f.Path, Made: date(f.Created) + " by " + f.CreatedBy, Groups: strings.Join(f.Groups, " "),
-		Guests: string(f.Guests), Others: f.Others == storage.Read, IsGroup: f.Kind == storage.Group, Open: f.Kind == storage.Dataset || f.Kind == storage.Host,
-		HostUsers: f.HostUsers, Host: f.Kind == storage.Host, Manages: storage.MayManage(*f, v.session.User), Kept: date(s.now().Add(storage.Kept))}
+func (s *Server) showFolder(w http.ResponseWriter, r *http.Request, v visitor, status int, f *storage.Folder,
+	may storage.Access, edit func(*folderView)) error {
+	view := folderView{folderRow: s.folderRow(f, may), Path: f.Path, Made: date(f.Created) + " by " + f.CreatedBy,
+		Groups: strings.Join(f.Groups, " "),
+		Guests: string(f.Guests), Others: f.Others == storage.Read, IsGroup: f.Kind == storage.Group,
+		Open:      f.Kind == storage.Dataset || f.Kind == storage.Host,
+		HostUsers: f.HostUsers, Host: f.Kind == storage.Host, Manages: storage.MayManage(*f, v.session.User),
+		Kept: date(s.now().Add(storage.Kept))}
 	if may != storage.None {
 		view.InNotebook = storage.Shared + "/" + f.Name
 	}
@@ -265,7 +279,8 @@ func (s *Server) changeFolder(w http.ResponseWriter, r *http.Request, v visitor)
 	changed, err := s.cfg.Storage.SetAccess(r.Context(), f.Name, change)
 	if text, ok := users.Message(err); ok {
 		return s.showFolder(w, r, v, http.StatusUnprocessableEntity, &f, may, func(view *folderView) {
-			view.Error, view.Groups, view.Note, view.Others = text, strings.Join(groups, " "), *change.Note, others == storage.Read
+			view.Error, view.Groups, view.Note, view.Others = text, strings.Join(groups, " "), *change.Note,
+				others == storage.Read
 		})
 	}
 	if err != nil {

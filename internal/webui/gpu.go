@@ -146,7 +146,8 @@ func (s *Server) gpuPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 	if err != nil {
 		return err
 	}
-	p := s.page(w, r, v, "GPU "+strconv.Itoa(view.GPU.Index)+" of "+view.Machine.Name, "view=gpu&id="+url.QueryEscape(view.GPU.UUID)+"&span="+span.Key)
+	p := s.page(w, r, v, "GPU "+strconv.Itoa(view.GPU.Index)+" of "+view.Machine.Name,
+		"view=gpu&id="+url.QueryEscape(view.GPU.UUID)+"&span="+span.Key)
 	p.Charts = true
 	s.render(w, r, http.StatusOK, gpuPage(p, view))
 	return nil
@@ -248,7 +249,8 @@ func eventViewOf(e history.Event, now time.Time) eventView {
 }
 
 var severityTones = map[gpu.Severity]tone{
-	gpu.SeverityNote: "info", gpu.SeverityProgram: "warn", gpu.SeverityReset: "bad", gpu.SeverityRepair: "bad", gpu.SeverityUnknown: "warn",
+	gpu.SeverityNote: "info", gpu.SeverityProgram: "warn", gpu.SeverityReset: "bad", gpu.SeverityRepair: "bad",
+	gpu.SeverityUnknown: "warn",
 }
 
 // gpuNow is what is true of a GPU at this moment.
@@ -277,7 +279,9 @@ func (s *Server) gpuParts(p page, v visitor, uuid string) parts {
 		if err != nil {
 			return nil, err
 		}
-		view.Events, err = t.news.events.get(eventsKey{uuid, s.cfg.History.Noted()}, func() ([]eventView, error) { return s.gpuEvents(context.WithoutCancel(ctx), uuid) })
+		view.Events, err = t.news.events.get(eventsKey{uuid, s.cfg.History.Noted()}, func() ([]eventView, error) {
+			return s.gpuEvents(context.WithoutCancel(ctx), uuid)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -402,7 +406,9 @@ func healthFacts(h *gpu.Health) []factView {
 		facts = append(facts, factView{"Memory repair", "waits for a reset of the GPU", "warn"})
 	}
 	if h.RemapFailed {
-		facts = append(facts, factView{"Memory repair", "failed: no spare memory is left; the card should be replaced", "bad"})
+		facts = append(facts, factView{
+			"Memory repair", "failed: no spare memory is left; the card should be replaced", "bad",
+		})
 	}
 	if h.Recovery != "" {
 		facts = append(facts, factView{"The driver asks", recoveryInWords(h.Recovery), "bad"})
@@ -512,7 +518,8 @@ func chartsOf(g *gpu.GPU, series history.Series) []chartView {
 	return []chartView{
 		{Curve: "use", Peak: "useMax", Label: "Use", Unit: "%", Top: "100", Summary: inShort(d.Use, d.UseMax, "%")},
 		{Curve: "memory", Label: "Memory", Unit: "GiB", Top: top(memory), Summary: inShort(d.Memory, d.Memory, "GiB")},
-		{Curve: "power", Peak: "powerMax", Label: "Power", Unit: "W", Top: top(g.PowerLimit), Summary: inShort(d.Power, d.PowerMax, "W")},
+		{Curve: "power", Peak: "powerMax", Label: "Power", Unit: "W", Top: top(g.PowerLimit),
+			Summary: inShort(d.Power, d.PowerMax, "W")},
 		{Curve: "temperature", Label: "Temperature", Unit: "°C", Summary: inShort(d.Temperature, d.Temperature, "°C")},
 		{Curve: "clock", Label: "Clock", Unit: "MHz", Top: top(g.SMClockMax), Summary: inShort(d.Clock, d.Clock, "MHz")},
 	}

@@ -127,7 +127,9 @@ func (s *Server) called(node string) string {
 // machines is the state of every node, in the order of their names. With
 // drawings, readings carry their last two minutes.
 func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []machineView {
-	snapshots = slices.SortedFunc(slices.Values(snapshots), func(a, b gpu.Snapshot) int { return cmp.Compare(a.Node, b.Node) })
+	snapshots = slices.SortedFunc(slices.Values(snapshots), func(a, b gpu.Snapshot) int {
+		return cmp.Compare(a.Node, b.Node)
+	})
 	views := make([]machineView, 0, len(snapshots))
 	for i := range snapshots {
 		views = append(views, s.machine(&snapshots[i], v, drawings))
@@ -137,8 +139,9 @@ func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []
 
 func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machineView {
 	now := s.now()
-	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Machine(), Node: snapshot.Node, Simulated: snapshot.Simulated,
-		Problem: snapshot.Error, Cordoned: snapshot.Cordoned}
+	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Machine(), Node: snapshot.Node,
+		Simulated: snapshot.Simulated,
+		Problem:   snapshot.Error, Cordoned: snapshot.Cordoned}
 	if snapshot.DriverVersion != "" {
 		m.Driver = "driver " + snapshot.DriverVersion
 		if snapshot.CUDAVersion != "" {
@@ -170,7 +173,8 @@ func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
-		Simulated: g.Simulated, slots: max(g.Slots, 1, len(g.Instances)), Problem: g.Error, Ailment: ailment(&g.Health), Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
+		Simulated: g.Simulated, slots: max(g.Slots, 1, len(g.Instances)), Problem: g.Error, Ailment: ailment(&g.Health),
+		Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
 	if g.MemoryTotal != nil {
 		view.memory = *g.MemoryTotal
 	}
@@ -179,7 +183,8 @@ func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	}
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{
-			User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, Instance: instanceWords(g.Instance(h.Instance)), For: since(h.Since, now),
+			User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, Instance: instanceWords(g.Instance(h.Instance)),
+			For:  since(h.Since, now),
 			Idle: since(h.IdleSince, now),
 		})
 	}
@@ -313,7 +318,8 @@ func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 }
 
 func (s *Server) gpusPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"), s.machines(s.cfg.Fleet.Snapshots(), v, true), v.may(users.ActionManageLab), s.check.view(s.now())))
+	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"),
+		s.machines(s.cfg.Fleet.Snapshots(), v, true), v.may(users.ActionManageLab), s.check.view(s.now())))
 	return nil
 }
 
@@ -326,8 +332,10 @@ func (s *Server) gpusParts(v visitor) parts {
 
 // machineParts are a frame that changes when machines or GPUs come and go, and
 // what is in it: every machine's head and every GPU.
-func machineParts(reader visitor, machines []machineView, frame func([]machineView) templ.Component, card func(gpuView) templ.Component) []part {
-	list := []part{{id: "machines", body: frame(machines), shape: shapeOf(machines), same: "reader " + reader.session.User.Handle}}
+func machineParts(reader visitor, machines []machineView, frame func([]machineView) templ.Component,
+	card func(gpuView) templ.Component) []part {
+	list := []part{{id: "machines", body: frame(machines), shape: shapeOf(machines),
+		same: "reader " + reader.session.User.Handle}}
 	for _, m := range machines {
 		list = append(list, part{id: m.ID + "-head", body: machineHead(m), same: everybody})
 		for _, g := range m.GPUs {

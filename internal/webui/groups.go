@@ -71,7 +71,10 @@ func (s *Server) showGroups(w http.ResponseWriter, r *http.Request, v visitor, s
 	view := groupsView{Manages: v.mayOnOthers(users.ActionManageUsers), Form: form}
 	for _, g := range list {
 		if v.session.User.Scope(users.ActionSeePeople) == users.Everybody || slices.Contains(g.Leads, v.session.User.Handle) {
-			view.List = append(view.List, groupRowView{Name: g.Name, Title: g.Title, Leads: orElse(joined(g.Leads...), "nobody"), Members: count(g.Members, "person", "people")})
+			view.List = append(view.List, groupRowView{
+				Name: g.Name, Title: g.Title, Leads: orElse(joined(g.Leads...), "nobody"),
+				Members: count(g.Members, "person", "people"),
+			})
 		}
 	}
 	s.render(w, r, status, groupsPage(s.page(w, r, v, "Groups", ""), view))
@@ -109,7 +112,8 @@ func (s *Server) groupPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	return s.showGroup(w, r, v, http.StatusOK, r.PathValue("group"), memberForm{})
 }
 
-func (s *Server) showGroup(w http.ResponseWriter, r *http.Request, v visitor, status int, name string, form memberForm) error {
+func (s *Server) showGroup(w http.ResponseWriter, r *http.Request, v visitor, status int, name string,
+	form memberForm) error {
 	group, err := s.group(r.Context(), v, name)
 	if err != nil {
 		return err
@@ -120,7 +124,10 @@ func (s *Server) showGroup(w http.ResponseWriter, r *http.Request, v visitor, st
 	}
 	view := groupView{Name: group.Name, Title: group.Title, Manages: v.mayOnOthers(users.ActionManageUsers), Form: form}
 	for _, m := range members {
-		view.Members = append(view.Members, memberView{Handle: m.Handle, Name: orElse(m.Name, m.Handle), Role: string(m.Role), Lead: m.Lead, MayLead: m.Role != users.RoleGuest})
+		view.Members = append(view.Members, memberView{
+			Handle: m.Handle, Name: orElse(m.Name, m.Handle), Role: string(m.Role), Lead: m.Lead,
+			MayLead: m.Role != users.RoleGuest,
+		})
 	}
 	s.render(w, r, status, groupPage(s.page(w, r, v, group.Title, ""), view))
 	return nil
@@ -151,19 +158,26 @@ func (s *Server) setMembers(w http.ResponseWriter, r *http.Request, v visitor) e
 		if err != nil {
 			return err
 		}
-		return s.showPerson(w, r, v, http.StatusUnprocessableEntity, &who, func(view *personView) { view.AddGroup.Error = form.Error })
+		return s.showPerson(w, r, v, http.StatusUnprocessableEntity, &who, func(view *personView) {
+			view.AddGroup.Error = form.Error
+		})
 	}
 	return s.showGroup(w, r, v, http.StatusUnprocessableEntity, group.Name, form)
 }
 
 // namedPeople finds everybody whose sign-in name stands in a text.
 func (s *Server) namedPeople(ctx context.Context, text string) ([]users.User, error) {
-	handles := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' || r == ';' || r == '\n' || r == '\r' || r == '\t' })
+	handles := strings.FieldsFunc(text, func(r rune) bool {
+		return r == ' ' || r == ',' || r == ';' || r == '\n' || r == '\r' || r == '\t'
+	})
 	if len(handles) == 0 {
 		return nil, &users.Error{Kind: users.ErrNotFound, Text: "Type the sign-in name of at least one person."}
 	}
 	if len(handles) > mostAtOnce {
-		return nil, &users.Error{Kind: users.ErrNotFound, Text: "Add at most " + strconv.Itoa(mostAtOnce) + " people at once. A longer list can be imported as a file."}
+		return nil, &users.Error{
+			Kind: users.ErrNotFound, Text: "Add at most " + strconv.Itoa(mostAtOnce) +
+				" people at once. A longer list can be imported as a file.",
+		}
 	}
 	var people []users.User
 	var unknown []string
@@ -179,7 +193,10 @@ func (s *Server) namedPeople(ctx context.Context, text string) ([]users.User, er
 		}
 	}
 	if len(unknown) > 0 {
-		return nil, &users.Error{Kind: users.ErrNotFound, Text: "Nobody here is called " + strings.Join(unknown[:min(len(unknown), 5)], ", ") + ". Nobody was added; look the sign-in names up in the list of users."}
+		return nil, &users.Error{
+			Kind: users.ErrNotFound, Text: "Nobody here is called " + strings.Join(unknown[:min(len(unknown), 5)],
+				", ") + ". Nobody was added; look the sign-in names up in the list of users.",
+		}
 	}
 	return people, nil
 }
@@ -187,7 +204,8 @@ func (s *Server) namedPeople(ctx context.Context, text string) ([]users.User, er
 func (s *Server) putIn(r *http.Request, v visitor, group string, people []users.User, lead bool) error {
 	for _, u := range people {
 		if lead && u.Role == users.RoleGuest && len(people) > 1 { // before anybody is in
-			return &users.Error{Kind: users.ErrRoleInvalid, Text: "The account " + u.Handle + " is a guest, and guests lead no group. Nobody was added."}
+			return &users.Error{Kind: users.ErrRoleInvalid, Text: "The account " + u.Handle + " is a guest, and guests lead " +
+				"no group. Nobody was added."}
 		}
 	}
 	for _, u := range people {

@@ -43,7 +43,8 @@ func authorityAt(r *http.Request, port int) (string, bool) {
 }
 
 // forwarded reports whether a visitor comes by another port than the lab's own, or by the name of their own machine.
-// Then something forwards the port, such as an SSH tunnel, and the visitor reaches only the lab's ports that it forwards.
+// Then something forwards the port, such as an SSH tunnel, and the visitor reaches only the lab's ports that it
+// forwards.
 func (s *Server) forwarded(r *http.Request) bool {
 	// Reverse proxies leave the port out.
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != strconv.Itoa(s.cfg.HTTPSPort) {

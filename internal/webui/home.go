@@ -101,12 +101,15 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
 	view := s.home(r, v, machines, mine, active)
 	view.Machine = s.machineNotes()
-	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User, v.session.User.ID), s.quotaNotice(r.Context(), v.session.User)
+	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User, v.session.User.ID),
+		s.quotaNotice(r.Context(), v.session.User)
 	view.Home = s.homeNotice(r.Context(), v.session.User)
 	if view.Folders, err = s.folderRows(r.Context(), v.session.User); err != nil {
 		return err
 	}
-	view.Folders = slices.DeleteFunc(view.Folders, func(f folderRow) bool { return f.Deleted != "" || f.Mine == manageOnly })
+	view.Folders = slices.DeleteFunc(view.Folders, func(f folderRow) bool {
+		return f.Deleted != "" || f.Mine == manageOnly
+	})
 	if s.cfg.Backup != nil && v.may(users.ActionManageLab) {
 		if view.Backup, view.BackupNext, err = s.cfg.Backup(r.Context()); err != nil {
 			s.cfg.Log.Error("the last backup is not known", "err", err)
@@ -149,11 +152,13 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	for _, p := range profiles {
 		// A card for GPUs that the lab does not have helps nobody but the one
 		// who wrote it.
-		if p.GPUKind() != (notebooks.GPUKind{}) && roomIn(usable, p.GPUKind()).largest < p.GPUs && !v.may(users.ActionManageLab) {
+		if p.GPUKind() != (notebooks.GPUKind{}) && roomIn(usable, p.GPUKind()).largest < p.GPUs &&
+			!v.may(users.ActionManageLab) {
 			continue
 		}
 		room := roomIn(without(usable, s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
-		view.Profiles = append(view.Profiles, profileViewOf(p, room, notebooks.Ahead(active, profiles, p), s.cfg.Notebooks.Obstacle(p.Slug)))
+		view.Profiles = append(view.Profiles, profileViewOf(p, room, notebooks.Ahead(active, profiles, p),
+			s.cfg.Notebooks.Obstacle(p.Slug)))
 	}
 	for i := range mine {
 		l := &mine[i]
@@ -203,7 +208,10 @@ func (s *Server) stillShown(l *notebooks.Launch, all []notebooks.Launch) bool {
 }
 
 func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int, obstacle string) profileView {
-	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p, room.simulated), Obstacle: obstacle}
+	view := profileView{
+		ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description,
+		Gets: gets(p, room.simulated), Obstacle: obstacle,
+	}
 	switch {
 	case obstacle != "":
 		view.Now, view.NowTone = "cannot start here", "bad"
@@ -387,7 +395,8 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		view := s.home(r, v, s.machinesAt(t, v, false), mine, active)
 		list := machineParts(t.reader(v), view.Machines, machinesShort, gpuCard)
 		for _, profile := range view.Profiles {
-			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)}, part{id: profile.ID + "-obstacle", body: profileObstacle(profile)})
+			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)},
+				part{id: profile.ID + "-obstacle", body: profileObstacle(profile)})
 		}
 		if v.may(users.ActionManageLab) {
 			list = append(list, part{id: "disk", body: diskNotice(view)})

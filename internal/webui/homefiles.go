@@ -69,8 +69,9 @@ func (s *Server) homeFilesOf(ctx context.Context, u users.User) (homeFiles, erro
 		if e.Bytes < 1<<20 {
 			break // nobody makes room with less
 		}
-		view.Largest = append(view.Largest, largeView{Name: strings.ToValidUTF8(string(e.Path), "�"), Value: url.QueryEscape(string(e.Path)),
-			Size: units.Bytes(uint64(e.Bytes)), Folder: e.Folder})
+		view.Largest = append(view.Largest, largeView{Name: strings.ToValidUTF8(string(e.Path), "�"),
+			Value: url.QueryEscape(string(e.Path)),
+			Size:  units.Bytes(uint64(e.Bytes)), Folder: e.Folder})
 	}
 	return view, nil
 }
@@ -101,7 +102,10 @@ func (s *Server) clearHome(_ http.ResponseWriter, r *http.Request, v visitor) er
 	}
 	done, err := s.cfg.Storage.ClearWithin(r.Context(), v.session.User, path, clearWait)
 	if text, ok := users.Message(err); ok {
-		return &problem{status: http.StatusConflict, title: "It was not deleted", text: text, linkText: "Back to the folders", link: "/folders"}
+		return &problem{
+			status: http.StatusConflict, title: "It was not deleted", text: text, linkText: "Back to the folders",
+			link: "/folders",
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("delete in a home: %w", err)

@@ -23,8 +23,8 @@ type identityView struct {
 	Username        string
 	Used, Linked    string
 	Configured      bool
-	// Untold is since when the provider leaves out groups that the rules need, and Kept is until when the person keeps role
-	// and groups nevertheless. Either may be empty.
+	// Untold is since when the provider leaves out groups that the rules need, and Kept is until when the person keeps
+	// role and groups nevertheless. Either may be empty.
 	Untold, Kept string
 }
 
@@ -36,8 +36,9 @@ func (s *Server) identityViews(list []users.Identity) []identityView {
 	for i := range list {
 		id := &list[i]
 		_, configured := s.provider(id.Provider)
-		view := identityView{ID: strconv.FormatInt(id.ID, 10), Provider: id.Provider, Title: s.providerTitle(id.Provider), Username: id.Username,
-			Used: s.ago(id.Used), Linked: day(id.Linked), Configured: configured}
+		view := identityView{ID: strconv.FormatInt(id.ID, 10), Provider: id.Provider, Title: s.providerTitle(id.Provider),
+			Username: id.Username,
+			Used:     s.ago(id.Used), Linked: day(id.Linked), Configured: configured}
 		if id.UntoldSince != nil {
 			view.Untold = day(*id.UntoldSince)
 		}
@@ -124,7 +125,8 @@ func (s *Server) showIdentity(w http.ResponseWriter, r *http.Request, v visitor,
 
 // confirm makes sure that it is the person themself who asks: with their password, or by a sign-in of just now.
 // Otherwise it answers with the form again.
-func (s *Server) confirm(w http.ResponseWriter, r *http.Request, v visitor, view identityPageView) (confirmed bool, err error) {
+func (s *Server) confirm(w http.ResponseWriter, r *http.Request, v visitor,
+	view identityPageView) (confirmed bool, err error) {
 	if view.Stale {
 		s.showIdentity(w, r, v, http.StatusForbidden, view)
 		return false, nil
@@ -140,7 +142,8 @@ func (s *Server) confirm(w http.ResponseWriter, r *http.Request, v visitor, view
 
 // tryOwnPassword looks at the password in a field of the form. Why it does not confirm who asks is a sentence for that
 // field, with the status of the answer; "" where it does.
-func (s *Server) tryOwnPassword(w http.ResponseWriter, r *http.Request, v visitor, field string) (status int, why string, err error) {
+func (s *Server) tryOwnPassword(w http.ResponseWriter, r *http.Request, v visitor,
+	field string) (status int, why string, err error) {
 	err = s.cfg.Users.ConfirmPassword(r.Context(), v.session.User.ID, r.PostForm.Get(field), remote(r))
 	status, tooMany := limited(w, err)
 	switch {
@@ -198,7 +201,10 @@ func (s *Server) linkIdentity(w http.ResponseWriter, r *http.Request, v visitor)
 // nobody else.
 func (s *Server) finishLink(r *http.Request, v visitor, flow signin.Flow, outside users.Outside) error {
 	if !v.signedIn || v.session.User.ID != flow.LinkTo || v.session.ID != flow.Session {
-		return outsideProblem(&signin.Error{Kind: signin.ErrExpired, Text: "You are not signed in any more as you were when you began. Nothing was linked; sign in and begin again."})
+		return outsideProblem(&signin.Error{
+			Kind: signin.ErrExpired, Text: "You are not signed in any more as you were when you began. Nothing was linked; " +
+				"sign in and begin again.",
+		})
 	}
 	return s.link(r, v, outside)
 }
@@ -288,5 +294,7 @@ func (s *Server) titles(list []users.Identity) []string {
 
 // ownPasswordField asks for the password of this account, to confirm something.
 func ownPasswordField(wrong string) field {
-	return field{ID: "old", Name: "old", Label: "Your password here", Type: "password", Error: wrong, Autocomplete: "current-password"}
+	return field{
+		ID: "old", Name: "old", Label: "Your password here", Type: "password", Error: wrong, Autocomplete: "current-password",
+	}
 }

@@ -58,7 +58,10 @@ func (s *Server) warned(v visitor) []warnedView {
 }
 
 func (s *Server) warnedView(h idle.Holding) warnedView {
-	view := warnedView{ID: strconv.FormatInt(h.Launch, 10), Title: h.Title, Text: h.Notice(), Left: idle.Left(h.Ends.Sub(s.now())), MayKeep: h.MayExtend()}
+	view := warnedView{
+		ID: strconv.FormatInt(h.Launch, 10), Title: h.Title, Text: h.Notice(), Left: idle.Left(h.Ends.Sub(s.now())),
+		MayKeep: h.MayExtend(),
+	}
 	if view.MayKeep {
 		view.Times = "It then stays for " + units.Lasting(h.Policy.Extend) + " at least."
 		if h.Extensions+1 == h.Policy.Extensions {
@@ -158,7 +161,10 @@ func (s *Server) freeLaunch(_ http.ResponseWriter, r *http.Request, v visitor) e
 func idleProblem(title string, err error, back string) error {
 	for _, refusal := range []error{idle.ErrNotWarned, idle.ErrNoMore, idle.ErrTooLate, idle.ErrNotIdle} {
 		if errors.Is(err, refusal) {
-			return &problem{status: http.StatusConflict, title: title, text: sentence(refusal.Error()), linkText: "Go back", link: back, cause: err}
+			return &problem{
+				status: http.StatusConflict, title: title, text: sentence(refusal.Error()), linkText: "Go back", link: back,
+				cause: err,
+			}
 		}
 	}
 	return err
@@ -182,7 +188,10 @@ func (s *Server) reclaimed(ctx context.Context, v visitor, from time.Time) ([]re
 	}
 	var out []reclaimedView
 	for _, r := range list {
-		view := reclaimedView{When: r.At.Local().Format("Mon 2 Jan 15:04"), User: r.User, Why: "nobody used it", Idle: units.Lasting(r.Idle), For: r.For, By: r.By}
+		view := reclaimedView{
+			When: r.At.Local().Format("Mon 2 Jan 15:04"), User: r.User, Why: "nobody used it", Idle: units.Lasting(r.Idle),
+			For: r.For, By: r.By,
+		}
 		switch r.Cause {
 		case idle.CauseAge:
 			view.Why = "it ran for " + units.Lasting(r.Ran)

@@ -85,7 +85,9 @@ type linksView struct {
 type linkCard struct{ Name, Handle, Link string }
 
 func (s *Server) importPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	form := importForm{Role: string(users.RoleMember), MakeGroups: true, Days: strconv.Itoa(int(users.ImportLinkTTL / (24 * time.Hour)))}
+	form := importForm{
+		Role: string(users.RoleMember), MakeGroups: true, Days: strconv.Itoa(int(users.ImportLinkTTL / (24 * time.Hour))),
+	}
 	return s.showImport(w, r, v, http.StatusOK, importView{Form: form})
 }
 
@@ -117,7 +119,8 @@ func (s *Server) importPeople(w http.ResponseWriter, r *http.Request, v visitor)
 		return s.showImport(w, r, v, http.StatusOK, importView{Form: form, Report: planReport(plan)})
 	}
 	options.DropWrong, options.Expect = step == stepImportGood, r.PostForm.Get("agreed")
-	plan, links, err := s.cfg.Users.Import(r.Context(), users.Entry{Actor: v.session.User.Handle, Remote: remote(r)}, []byte(form.Text), options)
+	plan, links, err := s.cfg.Users.Import(r.Context(), users.Entry{Actor: v.session.User.Handle, Remote: remote(r)},
+		[]byte(form.Text), options)
 	if errors.Is(err, users.ErrImportStopped) {
 		form.Problem = message(err)
 		return s.showImport(w, r, v, http.StatusConflict, importView{Form: form, Report: planReport(plan)})
@@ -131,7 +134,10 @@ func (s *Server) importPeople(w http.ResponseWriter, r *http.Request, v visitor)
 // readImportForm takes the file where there is one, otherwise the text.
 func readImportForm(r *http.Request) (importForm, error) {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := importForm{Text: r.PostForm.Get("text"), Group: get("group"), Role: get("role"), Days: get("days"), MakeGroups: get("make-groups") != ""}
+	form := importForm{
+		Text: r.PostForm.Get("text"), Group: get("group"), Role: get("role"), Days: get("days"),
+		MakeGroups: get("make-groups") != "",
+	}
 	if named := get("new-group"); named != "" {
 		form.Group = named
 	}
@@ -176,15 +182,19 @@ func (s *Server) importRefused(w http.ResponseWriter, r *http.Request, v visitor
 var importTones = map[users.ImportStatus]tone{users.ImportNew: "ok", users.ImportWrong: "bad"}
 
 // importWords are what a status is called on the page.
-var importWords = map[users.ImportStatus]string{users.ImportNew: "new", users.ImportExists: "there already", users.ImportWrong: "error"}
+var importWords = map[users.ImportStatus]string{
+	users.ImportNew: "new", users.ImportExists: "there already", users.ImportWrong: "error",
+}
 
 // planReport shows a plan, what needs mending first.
 func planReport(plan users.ImportPlan) *importReport {
-	view := &importReport{Digest: plan.Digest(), New: plan.New, Joins: plan.Joins(), Wrong: plan.Wrong, Summary: importSummary(plan, false),
+	view := &importReport{Digest: plan.Digest(), New: plan.New, Joins: plan.Joins(), Wrong: plan.Wrong,
+		Summary: importSummary(plan, false),
 		Ignored: strings.Join(plan.Ignored, ", "), NewGroups: strings.Join(plan.Groups, ", ")}
 	for i := range plan.Rows {
 		row := &plan.Rows[i]
-		view.Rows = append(view.Rows, importRow{Line: row.Line, Status: importWords[row.Status], Tone: importTones[row.Status],
+		view.Rows = append(view.Rows, importRow{Line: row.Line, Status: importWords[row.Status],
+			Tone: importTones[row.Status],
 			Name: row.Name, Handle: row.Handle, Email: row.Email, Role: string(row.Role), Group: row.Group, Text: row.Text})
 	}
 	slices.SortStableFunc(view.Rows, func(a, b importRow) int { return wrongFirst(a) - wrongFirst(b) })
@@ -226,7 +236,8 @@ func people(n int) string {
 	return strconv.Itoa(n) + " people"
 }
 
-func (s *Server) showLinks(w http.ResponseWriter, r *http.Request, v visitor, plan users.ImportPlan, links []users.PersonalLink) error {
+func (s *Server) showLinks(w http.ResponseWriter, r *http.Request, v visitor, plan users.ImportPlan,
+	links []users.PersonalLink) error {
 	view := linksView{Summary: importSummary(plan, true), Address: "https://" + r.Host + "/"}
 	for i := range links {
 		l := &links[i]
@@ -240,7 +251,8 @@ func (s *Server) showLinks(w http.ResponseWriter, r *http.Request, v visitor, pl
 			return fmt.Errorf("write the links: %w", err)
 		}
 		// Spreadsheets take a file without this mark for one in an old encoding.
-		view.Download = "data:text/csv;charset=utf-8;base64," + base64.StdEncoding.EncodeToString(append([]byte("\ufeff"), file.Bytes()...))
+		view.Download = "data:text/csv;charset=utf-8;base64," +
+			base64.StdEncoding.EncodeToString(append([]byte("\ufeff"), file.Bytes()...))
 	}
 	s.render(w, r, http.StatusOK, linksPage(s.belowUsers(w, r, v, "Links"), view))
 	return nil

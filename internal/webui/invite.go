@@ -49,7 +49,8 @@ func (s *Server) invitationsPage(w http.ResponseWriter, r *http.Request, v visit
 	return s.showInvitations(w, r, v, http.StatusOK, invitationsView{})
 }
 
-func (s *Server) showInvitations(w http.ResponseWriter, r *http.Request, v visitor, status int, view invitationsView) error {
+func (s *Server) showInvitations(w http.ResponseWriter, r *http.Request, v visitor, status int,
+	view invitationsView) error {
 	list, err := s.cfg.Users.Invitations(r.Context(), v.session.User)
 	if err != nil {
 		return err
@@ -123,7 +124,10 @@ func invitedAs(i users.Invitation) string {
 
 func (s *Server) invite(w http.ResponseWriter, r *http.Request, v visitor) error {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := inviteForm{Role: get("role"), Group: get("group"), Uses: get("uses"), Days: get("days"), Note: get("note"), Emails: get("emails")}
+	form := inviteForm{
+		Role: get("role"), Group: get("group"), Uses: get("uses"), Days: get("days"), Note: get("note"),
+		Emails: get("emails"),
+	}
 	invitation, token, err := s.makeInvitation(r.Context(), v, form)
 	switch {
 	case err == nil:
@@ -148,12 +152,16 @@ func (s *Server) invite(w http.ResponseWriter, r *http.Request, v visitor) error
 		return s.showInvitations(w, r, v, http.StatusUnprocessableEntity, invitationsView{Form: form})
 	}
 	s.audit(r, v, "invitation.add", strconv.FormatInt(invitation.ID, 10), invitation.Detail())
-	return s.showInvitations(w, r, v, http.StatusOK, invitationsView{Link: "https://" + r.Host + "/join?token=" + url.QueryEscape(token),
-		What: invitedAs(invitation), Uses: invitation.MaxUses, Mailed: strings.Join(addresses(form.Emails), ", "), Form: inviteForm{Role: form.Role, Group: form.Group}})
+	return s.showInvitations(w, r, v, http.StatusOK,
+		invitationsView{Link: "https://" + r.Host + "/join?token=" + url.QueryEscape(token),
+			What: invitedAs(invitation), Uses: invitation.MaxUses, Mailed: strings.Join(addresses(form.Emails), ", "),
+			Form: inviteForm{Role: form.Role, Group: form.Group}})
 }
 
 func (s *Server) makeInvitation(ctx context.Context, v visitor, form inviteForm) (users.Invitation, string, error) {
-	n := users.NewInvitation{Role: users.Role(form.Role), Group: form.Group, Note: form.Note, Emails: addresses(form.Emails)}
+	n := users.NewInvitation{
+		Role: users.Role(form.Role), Group: form.Group, Note: form.Note, Emails: addresses(form.Emails),
+	}
 	var err error
 	if n.Uses, err = strconv.Atoi(form.Uses); err != nil {
 		n.Uses = -1 // refused with the sentence that says what is possible

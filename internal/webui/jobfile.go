@@ -30,7 +30,9 @@ func (f notebookForm) copied() string {
 // notebookPage is the page of jobs for somebody who comes from JupyterLab.
 func (s *Server) notebookPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	query := r.URL.Query()
-	form := notebookForm{Notebook: query.Get("notebook"), Time: "24h", Environment: notebooks.EnvironmentOfKernel(query.Get("kernel"))}
+	form := notebookForm{
+		Notebook: query.Get("notebook"), Time: "24h", Environment: notebooks.EnvironmentOfKernel(query.Get("kernel")),
+	}
 	if _, _, err := notebookFile(form.Notebook); err != nil {
 		return err
 	}
@@ -57,7 +59,9 @@ func (s *Server) showNotebook(w http.ResponseWriter, r *http.Request, v visitor,
 func notebookFile(text string) (dir, name string, err error) {
 	var why string
 	switch {
-	case text == "" || len(text) > 500 || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+	case text == "" || len(text) > 500 || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool {
+		return !unicode.IsPrint(r)
+	}):
 		why = "Which notebook is to be run is missing. Open it in JupyterLab, and choose File, Run as Job… there."
 	case path.IsAbs(text) || path.Clean(text) != text || text == ".." || strings.HasPrefix(text, "../"):
 		why = "The notebook has to lie in your home. Give its path from there, such as work/train.ipynb."
@@ -65,7 +69,10 @@ func notebookFile(text string) (dir, name string, err error) {
 		why = "Only a notebook, a file that ends with .ipynb, can be run so. For a script use the form for scripts."
 	}
 	if why != "" {
-		return "", "", &problem{status: http.StatusUnprocessableEntity, title: "This notebook cannot be run", text: why, linkText: "Go to the jobs", link: "/jobs"}
+		return "", "", &problem{
+			status: http.StatusUnprocessableEntity, title: "This notebook cannot be run", text: why, linkText: "Go to the jobs",
+			link: "/jobs",
+		}
 	}
 	dir, name = path.Split(text)
 	return strings.TrimSuffix(dir, "/"), name, nil
@@ -73,7 +80,10 @@ func notebookFile(text string) (dir, name string, err error) {
 
 func (s *Server) submitNotebook(w http.ResponseWriter, r *http.Request, v visitor) error {
 	value := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := notebookForm{Notebook: r.PostForm.Get("notebook"), Profile: value("profile"), GPUs: value("gpus"), Time: value("time"), Environment: value("environment")}
+	form := notebookForm{
+		Notebook: r.PostForm.Get("notebook"), Profile: value("profile"), GPUs: value("gpus"), Time: value("time"),
+		Environment: value("environment"),
+	}
 	l, err := s.runNotebook(r, v, form)
 	if wrong := (*problem)(nil); errors.As(err, &wrong) {
 		return wrong
@@ -95,7 +105,8 @@ func (s *Server) runNotebook(r *http.Request, v visitor, form notebookForm) (not
 		return notebooks.Launch{}, err
 	}
 	request := notebooks.JobRequest{
-		Program: notebooks.Program{Args: []string{"run-notebook", name}, Dir: dir}, File: name, Profile: form.Profile, Environment: form.Environment,
+		Program: notebooks.Program{Args: []string{"run-notebook", name}, Dir: dir}, File: name, Profile: form.Profile,
+		Environment: form.Environment,
 	}
 	if form.GPUs != "" {
 		n, err := strconv.Atoi(form.GPUs)

@@ -125,7 +125,10 @@ func (s *Server) jobRows(ctx context.Context, v visitor) ([]jobRow, error) {
 }
 
 func (s *Server) jobRow(v visitor, l *notebooks.Launch, machines []machineView) jobRow {
-	row := jobRow{ID: strconv.FormatInt(l.ID, 10), Number: l.Number(), Title: l.Title, Reason: l.Reason, GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
+	row := jobRow{
+		ID: strconv.FormatInt(l.ID, 10), Number: l.Number(), Title: l.Title, Reason: l.Reason, GPU: gpuNames(l, machines),
+		Simulated: simulated(l, machines),
+	}
 	row.State, row.Tone = jobStateWords(l)
 	now := s.now()
 	switch {
@@ -180,12 +183,15 @@ func (s *Server) submitJob(w http.ResponseWriter, r *http.Request, v visitor) er
 func readJobForm(r *http.Request) jobForm {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	return jobForm{Script: r.PostForm.Get("script"), Name: get("name"), GPUs: get("gpus"), Time: get("time"),
-		Environment: get("environment"), Array: get("array"), Retries: get("retries"), After: get("after"), Preemptible: get("preemptible") != ""}
+		Environment: get("environment"), Array: get("array"), Retries: get("retries"), After: get("after"),
+		Preemptible: get("preemptible") != ""}
 }
 
 // request is the job that the form asks for. What cannot be read is noted beside its field.
 func (f *jobForm) request() notebooks.JobRequest {
-	request := notebooks.JobRequest{Program: notebooks.Program{Script: f.Script}, Name: f.Name, Environment: f.Environment, Array: f.Array}
+	request := notebooks.JobRequest{
+		Program: notebooks.Program{Script: f.Script}, Name: f.Name, Environment: f.Environment, Array: f.Array,
+	}
 	if f.Preemptible {
 		request.Preemptible = &f.Preemptible // otherwise the script says it
 	}
@@ -247,7 +253,8 @@ func jobRefusal(err error) int {
 	switch {
 	case errors.As(err, &job):
 		return http.StatusUnprocessableEntity
-	case errors.As(err, &obstacle), errors.Is(err, notebooks.ErrTooManyJobs), errors.Is(err, notebooks.ErrTooManyServices), errors.Is(err, quota.ErrUsedUp):
+	case errors.As(err, &obstacle), errors.Is(err, notebooks.ErrTooManyJobs), errors.Is(err, notebooks.ErrTooManyServices),
+		errors.Is(err, quota.ErrUsedUp):
 		return http.StatusConflict
 	}
 	return 0
@@ -307,7 +314,10 @@ func programText(p notebooks.Program) string {
 }
 
 func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
-	view := jobView{jobRow: s.jobRow(v, l, s.machines(s.cfg.Fleet.Snapshots(), v, false)), Own: l.UserID == v.session.User.ID, Profile: s.profileTitle(l.Profile)}
+	view := jobView{
+		jobRow: s.jobRow(v, l, s.machines(s.cfg.Fleet.Snapshots(), v, false)), Own: l.UserID == v.session.User.ID,
+		Profile: s.profileTitle(l.Profile),
+	}
 	var common launchView
 	now := s.now()
 	view.Text = sentence(l.Reason)
@@ -329,7 +339,8 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	case notebooks.Stopping:
 		view.Headline = "Ending"
 	case notebooks.Ended:
-		view.Headline = map[string]string{"succeeded": "It has succeeded", "failed": "It has failed", "cancelled": "Cancelled", "timed out": "It ran out of time", "not run": "It was not run"}[l.Finished()]
+		view.Headline = map[string]string{"succeeded": "It has succeeded", "failed": "It has failed",
+			"cancelled": "Cancelled", "timed out": "It ran out of time", "not run": "It was not run"}[l.Finished()]
 		if !l.Ready.IsZero() {
 			view.Elapsed = units.Duration(l.Ended.Sub(l.Ready))
 		}
@@ -351,7 +362,9 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.Facts = append(view.Facts, "gave way "+timesWords(times)+", "+lostWords(lost))
 	}
 	for i, t := range l.Job.Tries {
-		view.Tries = append(view.Tries, jobTry{strconv.Itoa(i + 1), units.Duration(time.Duration(t.Until-t.From) * time.Millisecond), sentence(t.Reason)})
+		view.Tries = append(view.Tries, jobTry{
+			strconv.Itoa(i + 1), units.Duration(time.Duration(t.Until-t.From) * time.Millisecond), sentence(t.Reason),
+		})
 	}
 	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
 		view.Facts = append(view.Facts, "on "+s.called(l.Node))
@@ -483,7 +496,10 @@ func (s *Server) runJobAgain(_ http.ResponseWriter, r *http.Request, v visitor) 
 	}
 	again, err := s.cfg.Notebooks.Again(r.Context(), v.session.User, l.ID)
 	if status := jobRefusal(err); status != 0 {
-		return &problem{status: status, title: "The job was not taken", text: message(err), linkText: "Go to the jobs", link: "/jobs", cause: err}
+		return &problem{
+			status: status, title: "The job was not taken", text: message(err), linkText: "Go to the jobs", link: "/jobs",
+			cause: err,
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("run job %d again: %w", l.ID, err)

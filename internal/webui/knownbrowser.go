@@ -7,8 +7,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// knownCookie says as whom somebody has signed in with this browser before, so that strangers who guess passwords do not
-// make it wait (users.KnownBrowser). It grants nothing else, and stays after signing out.
+// knownCookie says as whom somebody has signed in with this browser before, so that strangers who guess passwords do
+// not make it wait (users.KnownBrowser). It grants nothing else, and stays after signing out.
 const knownCookie = "__Host-Http-gpulab-known"
 
 // knownFor is as long as browsers keep a cookie.

@@ -224,7 +224,9 @@ func (s *Server) describeWaiting(view *launchView, v visitor, l *notebooks.Launc
 		if h.Node != "" && len(s.cfg.Fleet.Snapshots()) > 1 {
 			what += " on " + s.called(h.Node)
 		}
-		view.Holders = append(view.Holders, launchHolder{User: personName(h.Handle, h.Pod, v), What: what, For: since(h.Since, s.now())})
+		view.Holders = append(view.Holders, launchHolder{
+			User: personName(h.Handle, h.Pod, v), What: what, For: since(h.Since, s.now()),
+		})
 	}
 	if l.GPUs == 0 || !view.Own {
 		return

@@ -29,8 +29,8 @@ func (v linkView) title() string {
 	return "Choose a password"
 }
 
-// offer takes back that somebody may sign in by the network, where the link makes a new account, or is there to replace a
-// password that others may know.
+// offer takes back that somebody may sign in by the network, where the link makes a new account, or is there to replace
+// a password that others may know.
 func (v *linkView) offer() {
 	if v.Guest != nil && (v.newAccount() || v.Link.HasPassword && !v.Guest.Only) {
 		v.Guest = nil
@@ -70,7 +70,9 @@ func linkProblem(err error) error {
 }
 
 func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view := linkView{Action: r.URL.Path, Token: r.PostForm.Get("token"), Guest: s.invited(r), accountForm: readAccountForm(r)}
+	view := linkView{
+		Action: r.URL.Path, Token: r.PostForm.Get("token"), Guest: s.invited(r), accountForm: readAccountForm(r),
+	}
 	link, err := s.cfg.Users.LinkInfo(r.Context(), view.Token)
 	if err != nil {
 		return linkProblem(err)

@@ -19,7 +19,8 @@ type loginView struct {
 	Planted   bool
 	Services  []string
 	Providers []providerView // people sign in with on their own pages
-	// Guest is who the visitor is in the network that they came over, nil for most; Only says that they come in by that alone.
+	// Guest is who the visitor is in the network that they came over, nil for most; Only says that they come in by that
+	// alone.
 	Guest *guestView
 	Only  bool
 	// Directories are those whose accounts sign in with this form, in words; empty for none.
@@ -49,8 +50,11 @@ func (s *Server) showLogin(w http.ResponseWriter, r *http.Request, v visitor, st
 }
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view := loginView{Handle: clip(strings.TrimSpace(r.PostForm.Get("handle")), 100), Next: localPath(r.PostForm.Get("next"))}
-	user, err := s.cfg.Users.AuthenticateIn(r.Context(), view.Handle, r.PostForm.Get("password"), remote(r), knownBrowser(r))
+	view := loginView{
+		Handle: clip(strings.TrimSpace(r.PostForm.Get("handle")), 100), Next: localPath(r.PostForm.Get("next")),
+	}
+	user, err := s.cfg.Users.AuthenticateIn(r.Context(), view.Handle, r.PostForm.Get("password"), remote(r),
+		knownBrowser(r))
 	if err == nil {
 		if err := s.replaceSession(w, r, v, user); err != nil {
 			return err

@@ -111,7 +111,9 @@ type madeView struct {
 	Code                 *qrView
 }
 
-var nodeTones = map[string]tone{ctl.NodeReady: "ok", ctl.NodeStarting: "info", ctl.NodeNotReady: "warn", ctl.NodeLost: "bad"}
+var nodeTones = map[string]tone{
+	ctl.NodeReady: "ok", ctl.NodeStarting: "info", ctl.NodeNotReady: "warn", ctl.NodeLost: "bad",
+}
 
 func (s *Server) machinesPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	return s.showMachines(w, r, v, http.StatusOK, poolView{})
@@ -150,7 +152,8 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 		view.Open = append(view.Open, openCodeView{o.ID, "made " + units.Lasting(now.Sub(o.Made)) + " ago", clock(o.Expires)})
 	}
 	for _, r := range list.Requests {
-		view.Requests = append(view.Requests, askingView{ID: elementID("request", r.Number), Number: r.Number, Digits: spaced(r.Number), Name: r.Name,
+		view.Requests = append(view.Requests, askingView{ID: elementID("request", r.Number), Number: r.Number,
+			Digits: spaced(r.Number), Name: r.Name,
 			Detail: joined("at "+r.Address, "asked "+units.Lasting(now.Sub(r.Asked))+" ago"), Until: clock(r.Expires)})
 	}
 }
@@ -188,7 +191,9 @@ func (view *poolView) indexOf(list []ctl.Node) {
 		gpus, held = gpus+n.GPUs, held+min(used, n.GPUs)
 		states[n.State]++
 	}
-	parts := []string{strconv.Itoa(len(list)) + " machines", strconv.Itoa(held) + " of " + count(gpus, "GPU", "GPUs") + " in use"}
+	parts := []string{
+		strconv.Itoa(len(list)) + " machines", strconv.Itoa(held) + " of " + count(gpus, "GPU", "GPUs") + " in use",
+	}
 	for _, state := range []string{ctl.NodeLost, ctl.NodeNotReady, ctl.NodeStarting} {
 		if states[state] > 0 {
 			parts = append(parts, strconv.Itoa(states[state])+" "+state)
@@ -215,7 +220,8 @@ func spaced(number string) string {
 const soonHeard = 4 * time.Second
 
 func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
-	view := nodeView{ID: elementID("machine", n.Name), Name: n.Name, Shown: n.Shown(), State: n.State, StateTone: nodeTones[n.State], Simulated: n.Simulated,
+	view := nodeView{ID: elementID("machine", n.Name), Name: n.Name, Shown: n.Shown(), State: n.State,
+		StateTone: nodeTones[n.State], Simulated: n.Simulated,
 		Removable: n.Role != "head", Stale: n.State == ctl.NodeLost}
 	view.Role = "head"
 	if view.Removable {
@@ -229,7 +235,8 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 	}
 	if n.State == ctl.NodeReady && (n.Images != nil || n.Environments != nil) {
 		view.Images, view.ImagesTone = n.Detail, "info"
-		if i, e := n.Images, n.Environments; i != nil && i.Failed != "" && i.Loading == "" || e != nil && e.Failed != "" && e.Loading == "" {
+		if i, e := n.Images, n.Environments; i != nil && i.Failed != "" && i.Loading == "" || e != nil && e.Failed != "" &&
+			e.Loading == "" {
 			view.ImagesTone = "warn"
 		}
 	}
@@ -274,7 +281,9 @@ func emptyWords(left int, at, now time.Time) string {
 	case !now.Before(at):
 		return "It is being emptied now: " + count(left, "notebook", "notebooks") + " left."
 	}
-	return "It is being emptied: " + count(left, "notebook", "notebooks") + " left. What is still here " + at.Local().Format("on Mon 2 Jan at 15:04") + " is ended; the owners are told."
+	return "It is being emptied: " + count(left, "notebook",
+		"notebooks") + " left. What is still here " + at.Local().Format("on Mon 2 Jan at 15:04") +
+		" is ended; the owners are told."
 }
 
 // hostReadings are how busy a machine is, in the form of a GPU's.
@@ -283,7 +292,10 @@ func hostReadings(n *ctl.Node) []reading {
 	if n.Host != nil {
 		h = *n.Host
 	}
-	list := []reading{{Name: "GPUs", Value: strconv.Itoa(n.GPUs)}, {Name: "Load"}, {Name: "Memory", Unit: "GiB"}, {Name: "Disk free", Unit: "GiB"}}
+	list := []reading{
+		{Name: "GPUs", Value: strconv.Itoa(n.GPUs)}, {Name: "Load"}, {Name: "Memory", Unit: "GiB"},
+		{Name: "Disk free", Unit: "GiB"},
+	}
 	part := func(a, b float64) *float64 {
 		f := min(max(a/b, 0), 1)
 		return &f
@@ -375,7 +387,9 @@ func (s *Server) inviteMachine(w http.ResponseWriter, r *http.Request, v visitor
 	}
 	s.audit(r, v, "node.invite", "", "")
 	line := "sudo " + made.Command
-	view := &madeView{Command: line, Until: clock(made.Expires), Note: made.Note, Addresses: strings.Join(made.Addresses, " or ")}
+	view := &madeView{
+		Command: line, Until: clock(made.Expires), Note: made.Note, Addresses: strings.Join(made.Addresses, " or "),
+	}
 	if view.Code, err = newQR(line); err != nil {
 		s.cfg.Log.Error("no QR code", "error", err) // the line is there
 	}
@@ -410,7 +424,8 @@ func (s *Server) answerMachine(w http.ResponseWriter, r *http.Request, v visitor
 	var known *users.Error
 	switch {
 	case errors.Is(err, ctl.ErrNoRequest):
-		return s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: "No machine asks with this number any more: requests end after ten minutes. Run “gpulab join” there again."})
+		return s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: "No machine asks with this number any more: " +
+			"requests end after ten minutes. Run “gpulab join” there again."})
 	case err != nil && !errors.As(err, &known):
 		return s.showMachines(w, r, v, http.StatusServiceUnavailable, poolView{Problem: sentence(err.Error())})
 	}
@@ -458,7 +473,10 @@ func (s *Server) cordonMachine(w http.ResponseWriter, r *http.Request, v visitor
 	name, reason, ends := r.PostForm.Get("machine"), r.PostForm.Get("reason"), r.PostForm.Get("ends")
 	by := v.session.User.Handle
 	var made ctl.Cordon
-	err := error(&problem{status: http.StatusBadRequest, title: errFormUnreadable.title, text: errFormUnreadable.text, linkText: "Back to the machines", link: "/machines"})
+	err := error(&problem{
+		status: http.StatusBadRequest, title: errFormUnreadable.title, text: errFormUnreadable.text,
+		linkText: "Back to the machines", link: "/machines",
+	})
 	if ends == endsNow {
 		made, err = s.cfg.Machines.Drain(r.Context(), name, by, ctl.Drain{})
 	}
@@ -505,7 +523,8 @@ func (s *Server) renameMachine(w http.ResponseWriter, r *http.Request, v visitor
 func (s *Server) limitMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
 	name := r.PostForm.Get("machine")
 	var limit *ctl.NodeLimit
-	if list := strings.Fields(strings.ReplaceAll(r.PostForm.Get("for"), ",", " ")); len(list) > 0 && !slices.Equal(list, []string{"everybody"}) {
+	if list := strings.Fields(strings.ReplaceAll(r.PostForm.Get("for"), ",", " ")); len(list) > 0 &&
+		!slices.Equal(list, []string{"everybody"}) {
 		limit = &ctl.NodeLimit{For: list}
 	}
 	made, err := s.cfg.Machines.Limit(r.Context(), name, limit)
@@ -542,7 +561,8 @@ func (s *Server) placeNotebooks(w http.ResponseWriter, r *http.Request, v visito
 	return seeOther("/machines")
 }
 
-func (s *Server) reopenMachine(w http.ResponseWriter, r *http.Request, v visitor, action string, do func(context.Context, string) error) error {
+func (s *Server) reopenMachine(w http.ResponseWriter, r *http.Request, v visitor, action string,
+	do func(context.Context, string) error) error {
 	name := r.PathValue("machine")
 	if done, err := s.machineRefused(w, r, v, do(r.Context(), name)); done {
 		return err
@@ -558,7 +578,8 @@ func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visito
 		return false, nil
 	case errors.Is(err, ctl.ErrNodeUnknown):
 		return true, s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: message(err)})
-	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle), errors.Is(err, ctl.ErrPlacing), errors.Is(err, ctl.ErrNodeLimit), errors.Is(err, users.ErrGroupNotFound):
+	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle), errors.Is(err, ctl.ErrPlacing),
+		errors.Is(err, ctl.ErrNodeLimit), errors.Is(err, users.ErrGroupNotFound):
 		return true, s.showMachines(w, r, v, http.StatusUnprocessableEntity, poolView{Problem: sentence(message(err))})
 	case errors.Is(err, ctl.ErrNodeRefused):
 		return true, s.showMachines(w, r, v, http.StatusConflict, poolView{Problem: sentence(message(err))})
@@ -569,13 +590,16 @@ func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visito
 // poolParts are the live parts of the page about machines.
 func (s *Server) poolParts(p page) parts {
 	return func(ctx context.Context, t *tick) ([]part, error) {
-		list, err := t.pool.get(struct{}{}, func() (ctl.Machines, error) { return s.cfg.Machines.Nodes(context.WithoutCancel(ctx)) })
+		list, err := t.pool.get(struct{}{}, func() (ctl.Machines, error) {
+			return s.cfg.Machines.Nodes(context.WithoutCancel(ctx))
+		})
 		if err != nil {
 			return nil, err
 		}
 		var view poolView
 		s.fillPool(&view, list)
-		return []part{{id: "pool", body: poolList(p, view)}, {id: "open-invitations", body: openInvitations(p, view)}, {id: "machine-requests", body: machineRequests(p, view)}}, nil
+		return []part{{id: "pool", body: poolList(p, view)}, {id: "open-invitations", body: openInvitations(p, view)},
+			{id: "machine-requests", body: machineRequests(p, view)}}, nil
 	}
 }
 

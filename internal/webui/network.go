@@ -46,7 +46,9 @@ func (s *Server) ownNetwork(ctx context.Context, v visitor, all ctl.Network) (ow
 	own.Proxy = all.Proxy
 	for i := range all.Allow {
 		a := all.Allow[i]
-		mine := len(a.Groups) == 0 || slices.ContainsFunc(groups, func(m users.Membership) bool { return slices.Contains(a.Groups, m.Group) })
+		mine := len(a.Groups) == 0 || slices.ContainsFunc(groups, func(m users.Membership) bool {
+			return slices.Contains(a.Groups, m.Group)
+		})
 		if mine && a.Problem == "" {
 			a.Groups = nil
 			own.Allow = append(own.Allow, a)

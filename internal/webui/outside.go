@@ -215,7 +215,8 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor)
 	done(errors.Is(err, signin.ErrExpired) || errors.Is(err, signin.ErrInvalid))
 	switch {
 	case errors.Is(err, signin.ErrExpired):
-		s.cfg.Users.FailOutside(r.Context(), "", s.known(provider), "begun in another browser, too long ago, or over already", remote(r))
+		s.cfg.Users.FailOutside(r.Context(), "", s.known(provider), "begun in another browser, too long ago, or over already",
+			remote(r))
 		return outsideProblem(err)
 	case errors.Is(err, signin.ErrInvalid):
 		why := "the answer failed a security check"
@@ -243,7 +244,8 @@ func (s *Server) known(provider string) string {
 }
 
 // enter lets somebody in whom a provider vouched for, or says why not.
-func (s *Server) enter(w http.ResponseWriter, r *http.Request, v visitor, user users.User, err error, next string) error {
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, v visitor, user users.User, err error,
+	next string) error {
 	var needed *users.HandleNeeded
 	switch {
 	case errors.As(err, &needed):
@@ -317,7 +319,8 @@ func (s *Server) choosePage(w http.ResponseWriter, r *http.Request, v visitor) e
 	return nil
 }
 
-func (s *Server) showChoose(w http.ResponseWriter, r *http.Request, v visitor, status int, who newcomer, view chooseView) {
+func (s *Server) showChoose(w http.ResponseWriter, r *http.Request, v visitor, status int, who newcomer,
+	view chooseView) {
 	o := who.needed.Outside
 	view.Title, view.Name, view.Wanted = o.Title, orElse(o.Name, o.Username), who.needed.Wanted
 	s.render(w, r, status, choosePage(s.page(w, r, v, "Choose a sign-in name", ""), view))

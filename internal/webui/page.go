@@ -102,7 +102,10 @@ func (s *Server) elsewhere(r *http.Request) (moved string, others []string) {
 }
 
 func navFor(v visitor) []navLink {
-	nav := []navLink{{"/", "Home", "house"}, {"/jobs", "Jobs", "play"}, {"/services", "Services", "server"}, {"/gpus", "GPUs", "gpu"}, {"/use", "Use", "clock"}, {"/folders", "Folders", "folder"}, {"/environments", "Environments", "package"}}
+	nav := []navLink{
+		{"/", "Home", "house"}, {"/jobs", "Jobs", "play"}, {"/services", "Services", "server"}, {"/gpus", "GPUs", "gpu"},
+		{"/use", "Use", "clock"}, {"/folders", "Folders", "folder"}, {"/environments", "Environments", "package"},
+	}
 	if v.may(users.ActionManageUsers) {
 		nav = append(nav, navLink{"/users", "Users", "users"})
 	} else if v.may(users.ActionInvite) {

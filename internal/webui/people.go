@@ -62,7 +62,10 @@ var roles = []roleView{
 }
 
 // roleFilters are the roles to filter by.
-var roleFilters = []roleView{{"", "Any role"}, {string(users.RoleAdmin), "Admin"}, {string(users.RoleLead), "Lead"}, {string(users.RoleMember), "Member"}, {string(users.RoleGuest), "Guest"}}
+var roleFilters = []roleView{
+	{"", "Any role"}, {string(users.RoleAdmin), "Admin"}, {string(users.RoleLead), "Lead"},
+	{string(users.RoleMember), "Member"}, {string(users.RoleGuest), "Guest"},
+}
 
 // peopleStates are the states to filter by, the usual one first.
 var peopleStates = []roleView{
@@ -79,15 +82,19 @@ func (s *Server) usersPage(w http.ResponseWriter, r *http.Request, v visitor) er
 
 func (s *Server) showUsers(w http.ResponseWriter, r *http.Request, v visitor, status int, view usersView) error {
 	asked := r.URL.Query()
-	view.Filter = peopleFilter{Text: clip(strings.TrimSpace(asked.Get("q")), 100), Role: asked.Get("role"), Group: asked.Get("group"), State: asked.Get("state")}
+	view.Filter = peopleFilter{
+		Text: clip(strings.TrimSpace(asked.Get("q")), 100), Role: asked.Get("role"), Group: asked.Get("group"),
+		State: asked.Get("state"),
+	}
 	view.Filtered = view.Filter != peopleFilter{}
 	number, err := strconv.Atoi(orElse(asked.Get("page"), "1"))
 	if err != nil || number < 1 || number > 1e6 {
 		return errNoPage
 	}
 	offset := (number - 1) * peopleOnPage
-	found, err := s.cfg.Users.Find(r.Context(), users.Query{Text: view.Filter.Text, Role: users.Role(view.Filter.Role), Group: view.Filter.Group,
-		State: users.State(view.Filter.State), Limit: peopleOnPage, Offset: offset})
+	found, err := s.cfg.Users.Find(r.Context(),
+		users.Query{Text: view.Filter.Text, Role: users.Role(view.Filter.Role), Group: view.Filter.Group,
+			State: users.State(view.Filter.State), Limit: peopleOnPage, Offset: offset})
 	if err != nil {
 		return fmt.Errorf("find people: %w", err)
 	}
@@ -131,7 +138,10 @@ func (f peopleFilter) address(page int) string {
 }
 
 func (s *Server) personRowView(p *users.Person) personRowView {
-	row := personRowView{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), SignedIn: s.ago(p.SignedIn), Tags: personTags(p)}
+	row := personRowView{
+		Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), SignedIn: s.ago(p.SignedIn),
+		Tags: personTags(p),
+	}
 	row.With = strings.Join(s.titles(p.Identities), ", ")
 	for _, m := range p.Groups {
 		row.Groups = append(row.Groups, m.Group)
@@ -167,7 +177,8 @@ func date(t time.Time) string { return t.Local().Format("2 January 2006") }
 func (s *Server) addUser(w http.ResponseWriter, r *http.Request, v visitor) error {
 	form := addForm{Name: strings.TrimSpace(r.PostForm.Get("name")), Handle: strings.TrimSpace(r.PostForm.Get("handle")),
 		Email: strings.TrimSpace(r.PostForm.Get("email")), Role: r.PostForm.Get("role")}
-	user, err := s.cfg.Users.Create(r.Context(), users.NewUser{Handle: form.Handle, Name: form.Name, Email: form.Email, Role: users.Role(form.Role)})
+	user, err := s.cfg.Users.Create(r.Context(),
+		users.NewUser{Handle: form.Handle, Name: form.Name, Email: form.Email, Role: users.Role(form.Role)})
 	switch {
 	case err == nil:
 	case errors.Is(err, users.ErrHandleInvalid), errors.Is(err, users.ErrHandleTaken):
@@ -196,12 +207,14 @@ func (s *Server) showLink(w http.ResponseWriter, r *http.Request, v visitor, use
 	if err != nil {
 		return err
 	}
-	return s.showUsers(w, r, v, http.StatusOK, usersView{Form: addForm{Role: roles[0].Value}, For: displayName(user), Link: link})
+	return s.showUsers(w, r, v, http.StatusOK,
+		usersView{Form: addForm{Role: roles[0].Value}, For: displayName(user), Link: link})
 }
 
 // passwordLink makes a one-time link with which somebody chooses a password.
 func (s *Server) passwordLink(r *http.Request, v visitor, user users.User) (string, error) {
-	token, err := s.cfg.Users.CreateLink(r.Context(), users.Link{Purpose: users.PurposePassword, UserID: &user.ID}, users.PasswordLinkTTL)
+	token, err := s.cfg.Users.CreateLink(r.Context(), users.Link{Purpose: users.PurposePassword, UserID: &user.ID},
+		users.PasswordLinkTTL)
 	if err != nil {
 		return "", fmt.Errorf("make a password link: %w", err)
 	}

@@ -78,7 +78,8 @@ const useDays = 30
 func (s *Server) person(r *http.Request, v visitor) (users.Person, error) {
 	who, err := s.cfg.Users.Person(r.Context(), r.PathValue("handle"))
 	if v.session.User.Scope(users.ActionSeePeople) != users.Everybody &&
-		(errors.Is(err, users.ErrNotFound) || errors.Is(err, users.ErrPurged) || err == nil && (who.Removed != nil || !v.mayOn(users.ActionSeePeople, who.ID))) {
+		(errors.Is(err, users.ErrNotFound) || errors.Is(err, users.ErrPurged) || err == nil &&
+			(who.Removed != nil || !v.mayOn(users.ActionSeePeople, who.ID))) {
 		return users.Person{}, errNotAllowed
 	}
 	return who, err
@@ -93,7 +94,8 @@ func (s *Server) personPage(w http.ResponseWriter, r *http.Request, v visitor) e
 }
 
 // showPerson shows a person; edit adds what came of a form.
-func (s *Server) showPerson(w http.ResponseWriter, r *http.Request, v visitor, status int, who *users.Person, edit func(*personView)) error {
+func (s *Server) showPerson(w http.ResponseWriter, r *http.Request, v visitor, status int, who *users.Person,
+	edit func(*personView)) error {
 	view, err := s.personView(r, v, who)
 	if err != nil {
 		return err
@@ -104,10 +106,12 @@ func (s *Server) showPerson(w http.ResponseWriter, r *http.Request, v visitor, s
 }
 
 func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (personView, error) {
-	view := personView{Handle: who.Handle, Name: displayName(who.User), Email: who.Email, Role: string(who.Role), UID: who.UID,
+	view := personView{Handle: who.Handle, Name: displayName(who.User), Email: who.Email, Role: string(who.Role),
+		UID:   who.UID,
 		Since: date(who.Created), SignedIn: s.ago(who.SignedIn), Tags: personTags(who), Self: who.ID == v.session.User.ID,
-		Suspended: who.Suspended, Removed: who.Removed != nil, Kept: date(s.now().Add(users.RemovedKept)), Manages: v.mayOn(users.ActionManageUsers, who.ID),
-		Form: personForm{Name: who.Name, Email: who.Email, Role: string(who.Role)}, State: personState(who)}
+		Suspended: who.Suspended, Removed: who.Removed != nil, Kept: date(s.now().Add(users.RemovedKept)),
+		Manages: v.mayOn(users.ActionManageUsers, who.ID),
+		Form:    personForm{Name: who.Name, Email: who.Email, Role: string(who.Role)}, State: personState(who)}
 	view.Identities = s.identityViews(who.Identities)
 	view.RoleByHand = view.Manages && !view.Removed && !view.Self && who.RoleByHand()
 	view.MayLead = who.Role != users.RoleGuest
@@ -184,7 +188,10 @@ func (s *Server) changePerson(w http.ResponseWriter, r *http.Request, v visitor)
 	if err != nil {
 		return err
 	}
-	form := personForm{Name: strings.TrimSpace(r.PostForm.Get("name")), Email: strings.TrimSpace(r.PostForm.Get("email")), Role: r.PostForm.Get("role")}
+	form := personForm{
+		Name: strings.TrimSpace(r.PostForm.Get("name")), Email: strings.TrimSpace(r.PostForm.Get("email")),
+		Role: r.PostForm.Get("role"),
+	}
 	change := users.Change{Name: &form.Name, Email: &form.Email}
 	if role := users.Role(form.Role); r.PostForm.Has("role") && role != who.Role {
 		if who.ID == v.session.User.ID {
@@ -220,7 +227,10 @@ func personPath(handle string) string { return "/users/" + handle }
 
 // notYourself keeps admins from locking themselves out by accident.
 func notYourself(title string) error {
-	return &problem{status: http.StatusConflict, title: title, text: "Another admin can do it. Nothing was changed.", linkText: "Back to the users", link: "/users"}
+	return &problem{
+		status: http.StatusConflict, title: title, text: "Another admin can do it. Nothing was changed.",
+		linkText: "Back to the users", link: "/users",
+	}
 }
 
 func (s *Server) suspendUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
@@ -261,7 +271,8 @@ func (s *Server) undeleteUser(_ http.ResponseWriter, r *http.Request, v visitor)
 
 // act does something to a person. self is what somebody is told who does it to
 // themself, or empty where that is no harm.
-func (s *Server) act(r *http.Request, v visitor, self string, do func(context.Context, int64) error) (users.Person, error) {
+func (s *Server) act(r *http.Request, v visitor, self string,
+	do func(context.Context, int64) error) (users.Person, error) {
 	who, err := s.person(r, v)
 	if err != nil {
 		return who, err

@@ -42,19 +42,27 @@ var (
 	errSignInFirst = &problem{status: http.StatusUnauthorized, title: "You are signed out",
 		text: "Nothing was changed. Sign in and try again.", linkText: "Sign in", link: "/login"}
 	errFormToken = &problem{status: http.StatusForbidden, title: "This form was not accepted",
-		text: "It was open for too long, or was not sent from a page of this lab. Nothing was changed; open the page again and send the form once more.", linkText: "Go to the home page", link: "/"}
+		text: "It was open for too long, or was not sent from a page of this lab. Nothing was changed; open the page " +
+			"again and send the form once more.", linkText: "Go to the home page", link: "/"}
 	errOtherSite = &problem{status: http.StatusForbidden, title: "This form came from another site",
-		text: "For your safety nothing was changed. Open the lab's own page and do it there.", linkText: "Go to the home page", link: "/"}
+		text:     "For your safety nothing was changed. Open the lab's own page and do it there.",
+		linkText: "Go to the home page", link: "/"}
 	errOtherSession = &problem{status: http.StatusForbidden, title: "This session was not started in this browser",
-		text: "Another page in this browser has set this lab’s session cookie. Nothing was changed. Sign out, and sign in again.", linkText: "Go to the home page", link: "/"}
+		text: "Another page in this browser has set this lab’s session cookie. Nothing was changed. Sign out, and " +
+			"sign in again.",
+		linkText: "Go to the home page", link: "/"}
 	errFormTooLarge = &problem{status: http.StatusRequestEntityTooLarge, title: "This form is too large",
 		text: "Nothing was changed. Send it again with less text.", linkText: "Go to the home page", link: "/"}
 	errFormUnreadable = &problem{status: http.StatusBadRequest, title: "This form could not be read",
-		text: "Nothing was changed. Open the page again and send the form once more.", linkText: "Go to the home page", link: "/"}
+		text: "Nothing was changed. Open the page again and send the form once more.", linkText: "Go to the home page",
+		link: "/"}
 	errDiskFull = &problem{status: http.StatusInsufficientStorage, title: "The lab’s disk is full",
-		text: "Nothing was changed, and what runs goes on. An admin finds what takes the room with “gpulab disk”; people make room by deleting files in a running notebook. Try again in a minute.", linkText: "Go to the home page", link: "/"}
+		text: "Nothing was changed, and what runs goes on. An admin finds what takes the room with “gpulab disk”; people " +
+			"make room by deleting files in a running notebook. Try again in a minute.", linkText: "Go to the home page",
+		link: "/"}
 	errPanicked = &problem{status: http.StatusInternalServerError, title: "Something went wrong here",
-		text: "It is not your doing. Try again; if it stays, an admin finds the reason with “gpulab logs”.", linkText: "Go to the home page", link: "/"}
+		text:     "It is not your doing. Try again; if it stays, an admin finds the reason with “gpulab logs”.",
+		linkText: "Go to the home page", link: "/"}
 )
 
 // problemOf translates an error of another package, once, for a person.
@@ -66,9 +74,15 @@ func problemOf(err error) *problem {
 	case errors.Is(err, users.ErrNotFound), errors.Is(err, users.ErrGroupNotFound):
 		return errNoPage
 	case errors.Is(err, users.ErrPurged):
-		return &problem{status: http.StatusGone, title: "This account is gone", text: message(err), linkText: "Back to the users", link: "/users", cause: err}
+		return &problem{
+			status: http.StatusGone, title: "This account is gone", text: message(err), linkText: "Back to the users",
+			link: "/users", cause: err,
+		}
 	case errors.Is(err, users.ErrNotRemoved):
-		return &problem{status: http.StatusConflict, title: "This account is not removed", text: message(err), linkText: "Back to the users", link: "/users", cause: err}
+		return &problem{
+			status: http.StatusConflict, title: "This account is not removed", text: message(err), linkText: "Back to the users",
+			link: "/users", cause: err,
+		}
 	case errors.Is(err, users.ErrLastAdmin):
 		return &problem{status: http.StatusConflict, title: "The lab needs an admin", text: message(err),
 			linkText: "Back to the users", link: "/users", cause: err}

@@ -127,8 +127,10 @@ func (s *Server) showQuotas(w http.ResponseWriter, r *http.Request, v visitor, s
 			What: quota.Limit{Kind: rule.Kind, Model: rule.Model}.What(), Value: rule.Kind.Format(rule.Value)})
 	}
 	for _, g := range grants {
-		view.Grants = append(view.Grants, grantView{ID: strconv.FormatInt(g.ID, 10), User: g.User, Extra: "+" + g.Kind.Format(g.Extra),
-			What: quota.Limit{Kind: g.Kind, Model: g.Model}.What(), Until: g.Ends.Local().Format("2 Jan 2006, 15:04"), By: g.By, Note: g.Note})
+		view.Grants = append(view.Grants, grantView{ID: strconv.FormatInt(g.ID, 10), User: g.User,
+			Extra: "+" + g.Kind.Format(g.Extra),
+			What:  quota.Limit{Kind: g.Kind, Model: g.Model}.What(), Until: g.Ends.Local().Format("2 Jan 2006, 15:04"), By: g.By,
+			Note: g.Note})
 	}
 	view.Advice, view.AdviceNext = s.quotaAdvice(r.Context())
 	for _, k := range quota.Kinds() {
@@ -172,8 +174,10 @@ func (s *Server) setQuota(w http.ResponseWriter, r *http.Request, v visitor) err
 }
 
 func (s *Server) grantQuota(w http.ResponseWriter, r *http.Request, v visitor) error {
-	f := quotaForm{Subject: strings.TrimSpace(r.PostForm.Get("user")), Kind: r.PostForm.Get("kind"), Model: strings.TrimSpace(r.PostForm.Get("model")),
-		Value: strings.TrimSpace(r.PostForm.Get("extra")), Ends: r.PostForm.Get("ends"), Note: strings.TrimSpace(r.PostForm.Get("note"))}
+	f := quotaForm{Subject: strings.TrimSpace(r.PostForm.Get("user")), Kind: r.PostForm.Get("kind"),
+		Model: strings.TrimSpace(r.PostForm.Get("model")),
+		Value: strings.TrimSpace(r.PostForm.Get("extra")), Ends: r.PostForm.Get("ends"),
+		Note: strings.TrimSpace(r.PostForm.Get("note"))}
 	kind, model, err := quota.ParseKind(quota.KindName(quota.Kind(f.Kind), f.Model))
 	var extra float64
 	if err == nil {
@@ -188,8 +192,9 @@ func (s *Server) grantQuota(w http.ResponseWriter, r *http.Request, v visitor) e
 	}
 	var g quota.Grant
 	if err == nil {
-		g, err = s.cfg.Quotas.Grant(r.Context(), quota.Grant{User: f.Subject, Kind: kind, Model: model, Extra: extra, Ends: ends,
-			Note: f.Note, By: v.session.User.Handle})
+		g, err = s.cfg.Quotas.Grant(r.Context(),
+			quota.Grant{User: f.Subject, Kind: kind, Model: model, Extra: extra, Ends: ends,
+				Note: f.Note, By: v.session.User.Handle})
 	}
 	if text, ok := users.Message(err); ok {
 		f.Error = text

@@ -83,7 +83,8 @@ func (s *Server) downloadReport(w http.ResponseWriter, r *http.Request, _ visito
 
 func reportViewOf(r report.Report, weeks int) reportView {
 	all := r.Whole
-	view := reportView{Weeks: weeks, Simulated: r.Simulated, Empty: all.There == 0 && all.People == 0, CSV: "/report.csv?weeks=" + strconv.Itoa(weeks)}
+	view := reportView{Weeks: weeks, Simulated: r.Simulated, Empty: all.There == 0 &&
+		all.People == 0, CSV: "/report.csv?weeks=" + strconv.Itoa(weeks)}
 	for _, span := range reportSpans {
 		span.Current = span.Days == weeks
 		view.Spans = append(view.Spans, span)
@@ -98,7 +99,8 @@ func reportViewOf(r report.Report, weeks int) reportView {
 		view.Lost = hours(all.Lost)
 	}
 	if gain := all.Gain(); gain != nil && *gain >= 0.005 {
-		view.Gain = "GPUs worked " + whole(*gain*100) + " % more than they would have at best if each had belonged to one person: " +
+		view.Gain = "GPUs worked " + whole(*gain*100) + " % more than they would have at best if each had belonged to one " +
+			"person: " +
 			hours(all.Busy) + " hours instead of " + hours(*all.Owned) + "."
 	}
 	for i := len(r.Weeks) - 1; i >= 0; i-- {
@@ -120,7 +122,8 @@ func reportViewOf(r report.Report, weeks int) reportView {
 
 func reportRowOf(p report.Part) reportRow {
 	row := reportRow{There: hours(p.There), Held: hours(p.Held), Busy: hours(p.Busy), Idle: percent(p.Idle, p.Busy+p.Idle),
-		Waited: waited(p.Waited50), Longest: waited(p.Waited95), Fair: fairness(p.Fairness), Back: strconv.Itoa(p.Reclaimed), Way: strconv.Itoa(p.Preempted), People: p.People}
+		Waited: waited(p.Waited50), Longest: waited(p.Waited95), Fair: fairness(p.Fairness), Back: strconv.Itoa(p.Reclaimed),
+		Way: strconv.Itoa(p.Preempted), People: p.People}
 	return row
 }
 

@@ -139,7 +139,10 @@ func shareWords(share notebooks.Share) string {
 }
 
 func (s *Server) serviceRow(r *http.Request, v visitor, l *notebooks.Launch, machines []machineView) serviceRow {
-	row := serviceRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, Owner: l.Handle, Reason: l.Reason, Share: shareWords(l.Service.Share), GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
+	row := serviceRow{
+		ID: strconv.FormatInt(l.ID, 10), Title: l.Title, Owner: l.Handle, Reason: l.Reason,
+		Share: shareWords(l.Service.Share), GPU: gpuNames(l, machines), Simulated: simulated(l, machines),
+	}
 	row.State, row.Tone = serviceStateWords(l)
 	if hub, ok := authorityAt(r, s.cfg.HubPort); ok && l.Active() {
 		row.Address = "https://" + hub + l.URL
@@ -181,8 +184,12 @@ func serviceStateWords(l *notebooks.Launch) (string, tone) {
 
 func (s *Server) startService(w http.ResponseWriter, r *http.Request, v visitor) error {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := serviceForm{Command: get("command"), Name: get("name"), Port: get("port"), Share: get("share"), StopAfter: get("stop-after"), GPUs: get("gpus"), Environment: get("environment")}
-	request := notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: form.Command}, Name: form.Name, Environment: form.Environment}}
+	form := serviceForm{
+		Command: get("command"), Name: get("name"), Port: get("port"), Share: get("share"), StopAfter: get("stop-after"),
+		GPUs: get("gpus"), Environment: get("environment"),
+	}
+	request := notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: form.Command},
+		Name: form.Name, Environment: form.Environment}}
 	var err error
 	if request.Port, err = strconv.Atoi(form.Port); err != nil {
 		err = &notebooks.JobError{Text: "The port is the number on which the program listens, such as 7860."}
@@ -209,7 +216,8 @@ func (s *Server) startTensorBoard(w http.ResponseWriter, r *http.Request, v visi
 	return s.serve(w, r, v, request, form, nil)
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, v visitor, request notebooks.ServiceRequest, form serviceForm, err error) error {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, v visitor, request notebooks.ServiceRequest,
+	form serviceForm, err error) error {
 	if err == nil {
 		request.Share, err = notebooks.ParseShare(form.Share)
 	}
@@ -271,7 +279,10 @@ func (s *Server) servicePage(w http.ResponseWriter, r *http.Request, v visitor) 
 }
 
 func (s *Server) serviceView(r *http.Request, v visitor, l *notebooks.Launch) serviceView {
-	view := serviceView{serviceRow: s.serviceRow(r, v, l, s.machines(s.cfg.Fleet.Snapshots(), v, false)), Own: l.UserID == v.session.User.ID, Profile: s.profileTitle(l.Profile)}
+	view := serviceView{
+		serviceRow: s.serviceRow(r, v, l, s.machines(s.cfg.Fleet.Snapshots(), v, false)), Own: l.UserID == v.session.User.ID,
+		Profile: s.profileTitle(l.Profile),
+	}
 	view.Text = sentence(l.Reason)
 	now := s.now()
 	switch l.State {
@@ -321,14 +332,18 @@ func (s *Server) serviceLog(w http.ResponseWriter, r *http.Request, v visitor) e
 }
 
 // changeService does something with a service of the visitor's, and shows its page.
-func (s *Server) changeService(r *http.Request, v visitor, action string, change func(l *notebooks.Launch) error) error {
+func (s *Server) changeService(r *http.Request, v visitor, action string,
+	change func(l *notebooks.Launch) error) error {
 	l, err := s.ownService(r, v)
 	if err == nil {
 		err = change(&l)
 	}
 	page := "/services/" + r.PathValue("id")
 	if status := jobRefusal(err); status != 0 {
-		return &problem{status: status, title: "Nothing was changed", text: message(err), linkText: "Back to the service", link: page, cause: err}
+		return &problem{
+			status: status, title: "Nothing was changed", text: message(err), linkText: "Back to the service", link: page,
+			cause: err,
+		}
 	}
 	if err != nil {
 		return err
@@ -361,7 +376,9 @@ func (s *Server) keepService(_ http.ResponseWriter, r *http.Request, v visitor) 
 }
 
 func (s *Server) restartService(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.changeService(r, v, "service.restart", func(l *notebooks.Launch) error { return s.cfg.Notebooks.RestartService(r.Context(), l.ID) })
+	return s.changeService(r, v, "service.restart", func(l *notebooks.Launch) error {
+		return s.cfg.Notebooks.RestartService(r.Context(), l.ID)
+	})
 }
 
 func (s *Server) stopService(_ http.ResponseWriter, r *http.Request, v visitor) error {
@@ -389,7 +406,10 @@ func (s *Server) startServiceAgain(_ http.ResponseWriter, r *http.Request, v vis
 	}
 	again, err := s.cfg.Notebooks.ServeAgain(r.Context(), v.session.User, l.ID)
 	if status := jobRefusal(err); status != 0 {
-		return &problem{status: status, title: "The service was not taken", text: message(err), linkText: "Go to the services", link: "/services", cause: err}
+		return &problem{
+			status: status, title: "The service was not taken", text: message(err), linkText: "Go to the services",
+			link: "/services", cause: err,
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("start service %d again: %w", l.ID, err)
@@ -402,7 +422,8 @@ func (s *Server) startServiceAgain(_ http.ResponseWriter, r *http.Request, v vis
 func (s *Server) servicesParts(r *http.Request, v visitor, p page) parts {
 	return func(ctx context.Context, _ *tick) ([]part, error) {
 		view, err := s.servicesView(ctx, r, v)
-		return []part{{id: "services", body: serviceList(p, "services", view.Rows)}, {id: "shared", body: sharedList(view.Shared)}}, err
+		return []part{{id: "services", body: serviceList(p, "services", view.Rows)},
+			{id: "shared", body: sharedList(view.Shared)}}, err
 	}
 }
 

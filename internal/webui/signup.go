@@ -96,7 +96,8 @@ func (s *Server) showRequests(w http.ResponseWriter, r *http.Request, v visitor,
 		return err
 	}
 	for _, q := range list {
-		view.List = append(view.List, requestView{ID: q.ID, Name: q.Name, Handle: q.Handle, Wanted: q.Wanted, Email: q.Email, Why: q.Note,
+		view.List = append(view.List, requestView{ID: q.ID, Name: q.Name, Handle: q.Handle, Wanted: q.Wanted, Email: q.Email,
+			Why:   q.Note,
 			Since: s.ago(&q.Requested), Remote: q.Remote})
 	}
 	view.Roles = roles
@@ -118,7 +119,9 @@ func asking(n int) string {
 // requestProblem is for two admins who decide at once, and for a group that has
 // gone since the page was opened.
 func requestProblem(err error) error {
-	p := &problem{status: http.StatusConflict, text: message(err), linkText: "Back to the requests", link: "/requests", cause: err}
+	p := &problem{
+		status: http.StatusConflict, text: message(err), linkText: "Back to the requests", link: "/requests", cause: err,
+	}
 	switch {
 	case errors.Is(err, users.ErrSignUpNotFound):
 		p.status, p.title = http.StatusNotFound, "This request is not there any more"

@@ -46,7 +46,9 @@ func notWell(components []ctl.Component) int {
 	return n
 }
 
-var stateTones = map[ctl.State]tone{ctl.OK: "ok", ctl.Starting: "info", ctl.Warning: "warn", ctl.Failed: "bad", ctl.Off: ""}
+var stateTones = map[ctl.State]tone{
+	ctl.OK: "ok", ctl.Starting: "info", ctl.Warning: "warn", ctl.Failed: "bad", ctl.Off: "",
+}
 
 // chartTone colours Helm's words.
 func chartTone(state string) tone {
@@ -64,7 +66,9 @@ func chartTone(state string) tone {
 // statusParts is the live part of the status page.
 func (s *Server) statusParts() parts {
 	return func(ctx context.Context, t *tick) ([]part, error) {
-		view, err := t.news.status.get(struct{}{}, func() (statusView, error) { return s.statusView(context.WithoutCancel(ctx)) })
+		view, err := t.news.status.get(struct{}{}, func() (statusView, error) {
+			return s.statusView(context.WithoutCancel(ctx))
+		})
 		if err != nil {
 			return nil, err
 		}

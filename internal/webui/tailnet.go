@@ -52,9 +52,15 @@ func (v tailnetView) refreshing() bool {
 	return v.State == ctl.TailnetStarting || v.LoginURL != "" || v.Funnel == ctl.FunnelOpening
 }
 
-var tailnetTones = map[string]tone{ctl.TailnetUp: "ok", ctl.TailnetStarting: "info", ctl.TailnetLogin: "warn", ctl.TailnetApproval: "warn", ctl.TailnetFailed: "bad"}
+var tailnetTones = map[string]tone{
+	ctl.TailnetUp: "ok", ctl.TailnetStarting: "info", ctl.TailnetLogin: "warn", ctl.TailnetApproval: "warn",
+	ctl.TailnetFailed: "bad",
+}
 
-var tailnetStates = map[string]string{ctl.TailnetUp: "on", ctl.TailnetOff: "off", ctl.TailnetStarting: "starting", ctl.TailnetLogin: "has to be let in", ctl.TailnetApproval: "has to be approved", ctl.TailnetFailed: "failed"}
+var tailnetStates = map[string]string{
+	ctl.TailnetUp: "on", ctl.TailnetOff: "off", ctl.TailnetStarting: "starting", ctl.TailnetLogin: "has to be let in",
+	ctl.TailnetApproval: "has to be approved", ctl.TailnetFailed: "failed",
+}
 
 func (s *Server) tailnetPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	if s.cfg.Tailnet == nil {
@@ -67,7 +73,8 @@ func (s *Server) tailnetPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	return s.showTailnet(w, r, v, http.StatusOK, tailnetView{Tailnet: now})
 }
 
-func (s *Server) showTailnet(w http.ResponseWriter, r *http.Request, v visitor, status int, view tailnetView) (err error) {
+func (s *Server) showTailnet(w http.ResponseWriter, r *http.Request, v visitor, status int,
+	view tailnetView) (err error) {
 	view.Tone, view.Words = tailnetTones[view.State], tailnetStates[view.State]
 	if view.Tailnet.Expires != nil {
 		view.Expires = day(*view.Tailnet.Expires)
@@ -90,11 +97,15 @@ func (s *Server) turnTailnetOn(w http.ResponseWriter, r *http.Request, v visitor
 	if s.cfg.Tailnet == nil {
 		return errNoPage
 	}
-	ask := ctl.TailnetRequest{AuthKey: strings.TrimSpace(r.PostForm.Get("key")), LoginServer: strings.TrimSpace(r.PostForm.Get("server")), Hostname: strings.TrimSpace(r.PostForm.Get("hostname"))}
+	ask := ctl.TailnetRequest{
+		AuthKey: strings.TrimSpace(r.PostForm.Get("key")), LoginServer: strings.TrimSpace(r.PostForm.Get("server")),
+		Hostname: strings.TrimSpace(r.PostForm.Get("hostname")),
+	}
 	now, err := s.cfg.Tailnet.Up(r.Context(), ask)
 	if errors.Is(err, ctl.ErrTailnet) {
 		ask.AuthKey = "" // it is typed again
-		return s.showTailnet(w, r, v, http.StatusUnprocessableEntity, tailnetView{Tailnet: now, Problem: message(err), Form: ask})
+		return s.showTailnet(w, r, v, http.StatusUnprocessableEntity,
+			tailnetView{Tailnet: now, Problem: message(err), Form: ask})
 	}
 	if err != nil {
 		return err
@@ -185,11 +196,13 @@ func (s *Server) invited(r *http.Request) *invitedView {
 		return nil
 	}
 	only := s.cfg.Network.Required(r)
-	return &invitedView{Outside: who, Only: only, Wanted: only || r.Method == http.MethodGet || r.PostForm.Get("guest") != ""}
+	return &invitedView{Outside: who, Only: only, Wanted: only || r.Method == http.MethodGet ||
+		r.PostForm.Get("guest") != ""}
 }
 
 var errNotOverNetwork = &problem{status: http.StatusForbidden, title: "You did not come over the tailnet",
-	text: "This way to sign in is for whoever opens the lab by its name in the tailnet, with a device that is in it. Nothing was changed.", linkText: "Back to sign-in", link: "/login"}
+	text: "This way to sign in is for whoever opens the lab by its name in the tailnet, with a device that is in it. " +
+		"Nothing was changed.", linkText: "Back to sign-in", link: "/login"}
 
 // enterByNetwork signs in who sent the request, as the network vouches.
 func (s *Server) enterByNetwork(w http.ResponseWriter, r *http.Request, v visitor) error {

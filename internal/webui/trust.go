@@ -32,7 +32,8 @@ var devices = []device{
 	{"ios", "iPhone and iPad", []instruction{
 		{Text: "Open this page in Safari, tap “Download the certificate” and then “Allow”."},
 		{Text: "Open Settings → General → VPN & Device Management, tap “%s” and then “Install”."},
-		{Text: "Open Settings → General → About → Certificate Trust Settings and switch “%s” on. Without this step Safari shows pages but refuses notebooks’ connections."},
+		{Text: "Open Settings → General → About → Certificate Trust Settings and switch “%s” on. Without this step Safari " +
+			"shows pages but refuses notebooks’ connections."},
 		{Text: "Close Safari’s tabs of this lab and open the lab again."},
 	}},
 	{"macos", "Mac (Safari, Chrome, Edge)", []instruction{
@@ -42,17 +43,20 @@ var devices = []device{
 	}},
 	{"windows", "Windows (Edge, Chrome)", []instruction{
 		{Text: "Download the certificate, double-click it and choose “Install Certificate…”, then “Current User”."},
-		{Text: "Choose “Place all certificates in the following store”, “Browse…”, “Trusted Root Certification Authorities”, and finish."},
+		{Text: "Choose “Place all certificates in the following store”, “Browse…”, “Trusted Root Certification " +
+			"Authorities”, and finish."},
 		{Text: "Windows asks once more and shows a thumbprint. Confirm, close the browser and open the lab again."},
 	}},
 	{"android", "Android (Chrome)", []instruction{
 		{Text: "Download the certificate."},
-		{Text: "Open Settings and search for “CA certificate” (Security & privacy → More security → Encryption & credentials → Install a certificate → CA certificate)."},
+		{Text: "Open Settings and search for “CA certificate” (Security & privacy → More security → Encryption & " +
+			"credentials → Install a certificate → CA certificate)."},
 		{Text: "Tap “Install anyway” and choose the downloaded file, then open the lab again."},
 	}},
 	{"linux", "Debian, Ubuntu and other Linux (Chromium, Chrome)", []instruction{
 		{Text: "Download the certificate."},
-		{Text: "Open chrome://settings/certificates, choose “Local certificates” (or “Authorities”), import the file under trusted certificates and tick “websites”. Or in a terminal (package libnss3-tools):",
+		{Text: "Open chrome://settings/certificates, choose “Local certificates” (or “Authorities”), import the file " +
+			"under trusted certificates and tick “websites”. Or in a terminal (package libnss3-tools):",
 			Command: `certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n gpulab -i ~/Downloads/gpulab-ca.crt`},
 		{Text: "Close the browser and open the lab again."},
 		{Text: "For other programs, such as curl and Python, add it to the system:",
@@ -60,7 +64,8 @@ var devices = []device{
 	}},
 	{"firefox", "Firefox on any computer", []instruction{
 		{Text: "Download the certificate."},
-		{Text: "Open Settings → Privacy & Security → Certificates → View Certificates… → Authorities → Import…, choose the file and tick “Trust this CA to identify websites”."},
+		{Text: "Open Settings → Privacy & Security → Certificates → View Certificates… → Authorities → Import…, choose " +
+			"the file and tick “Trust this CA to identify websites”."},
 		{Text: "Reload this lab’s pages. On Windows and Mac, Firefox also takes what the system trusts."},
 	}},
 }
@@ -116,7 +121,8 @@ func (s *Server) authority() (*x509.Certificate, error) {
 	block, _ := pem.Decode(s.cfg.CA())
 	if block == nil {
 		return nil, &problem{status: http.StatusNotFound, title: "This lab has no certificate authority of its own",
-			text: "Its certificate comes from elsewhere; if the browser warns, tell an admin of the lab.", linkText: "Go to the home page", link: "/"}
+			text:     "Its certificate comes from elsewhere; if the browser warns, tell an admin of the lab.",
+			linkText: "Go to the home page", link: "/"}
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

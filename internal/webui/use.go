@@ -83,7 +83,8 @@ func (s *Server) usePage(w http.ResponseWriter, r *http.Request, v visitor) erro
 }
 
 func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, error) {
-	view := useView{Days: days, SeesOthers: v.mayOnOthers(users.ActionSeeUse), Report: s.cfg.Report != nil && v.may(users.ActionManageLab), NotKept: s.notKept()}
+	view := useView{Days: days, SeesOthers: v.mayOnOthers(users.ActionSeeUse), Report: s.cfg.Report != nil &&
+		v.may(users.ActionManageLab), NotKept: s.notKept()}
 	for _, span := range useSpans {
 		span.Current = span.Days == days
 		view.Spans = append(view.Spans, span)
@@ -171,7 +172,9 @@ func useTotalOf(u history.Usage) useTotal {
 }
 
 func useRowOf(u history.Usage, name string) useRow {
-	row := useRow{Name: name, Simulated: u.Simulated, Held: hours(u.Held) + " h", Busy: hours(u.Busy) + " h", IdlePer: u.IdleShare()}
+	row := useRow{
+		Name: name, Simulated: u.Simulated, Held: hours(u.Held) + " h", Busy: hours(u.Busy) + " h", IdlePer: u.IdleShare(),
+	}
 	if row.IdlePer != nil {
 		row.Idle = whole(*row.IdlePer*100) + " %"
 		row.MuchIdle = *row.IdlePer >= muchIdle && u.Held >= muchIdleAfter

@@ -25,7 +25,8 @@ type waysIn interface {
 	Decline(ctx context.Context, id int64) (users.SignUp, error)
 
 	PlanImport(ctx context.Context, text []byte, options users.ImportOptions) (users.ImportPlan, error)
-	Import(ctx context.Context, who users.Entry, text []byte, options users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
+	Import(ctx context.Context, who users.Entry, text []byte,
+		options users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
 }
 
 // noGroup is the choice of those who put nobody into a group.

@@ -230,8 +230,11 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, CheckGPU, LendGPU and NotebooksAt are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil ||
+		cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil ||
+		cfg.LendGPU == nil || cfg.NotebooksAt == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, " +
+			"CheckGPU, LendGPU and NotebooksAt are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443
@@ -263,7 +266,8 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("webui: read the description of the API: %w", err)
 	}
-	s := &Server{cfg: cfg, files: files, builds: builds, api: reference, trends: newTrends(), streams: newStreams(), now: time.Now,
+	s := &Server{cfg: cfg, files: files, builds: builds, api: reference, trends: newTrends(), streams: newStreams(),
+		now:   time.Now,
 		board: board{fleet: cfg.Fleet}, newcomers: newNewcomers()}
 	cfg.Users.OnSessionsEnded(s.streams.end)
 	s.handler = s.routes()

@@ -32,7 +32,8 @@ const (
 )
 
 // ErrMissing is that the kernel has no WireGuard.
-var ErrMissing = errors.New("this machine's kernel has no WireGuard, which Linux has from 5.6 on; in a container it is the kernel of the machine around it that needs it: run `modprobe wireguard` there")
+var ErrMissing = errors.New("this machine's kernel has no WireGuard, which Linux has from 5.6 on; in a container it " +
+	"is the kernel of the machine around it that needs it: run `modprobe wireguard` there")
 
 // Look returns ErrMissing where the kernel of the machine whose files are below root
 // neither has WireGuard nor could load it, which it does by itself.
@@ -40,7 +41,8 @@ func Look(root string) error {
 	if _, err := os.Stat(filepath.Join(root, "sys/module/wireguard")); err == nil {
 		return nil
 	}
-	if off, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/modules_disabled")); err == nil && strings.TrimSpace(string(off)) == "1" {
+	if off, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/modules_disabled")); err == nil &&
+		strings.TrimSpace(string(off)) == "1" {
 		return ErrMissing
 	}
 	release, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease"))

@@ -172,7 +172,8 @@ func acceptDialogs(ctx context.Context) {
 // them is in front: several people's pages share one Chromium here.
 func keepFocus(ctx context.Context, t testing.TB) {
 	t.Helper()
-	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
+	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled,
+		emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		t.Fatalf("keep the page's focus: %v", err)
 	}
 }
@@ -225,7 +226,8 @@ func (b *Browser) Fail(what string, err error) {
 	b.failures++
 	name := fmt.Sprintf("failed-%s-%d", strings.NewReplacer("/", "-", " ", "-").Replace(b.t.Name()), b.failures)
 	b.picture(name)
-	b.t.Fatalf("%s: %v\nat %s, the page says:\n%s\npicture: %s.png", what, err, b.Location(), b.Shown(), filepath.Join(b.pictures, name))
+	b.t.Fatalf("%s: %v\nat %s, the page says:\n%s\npicture: %s.png", what, err, b.Location(), b.Shown(),
+		filepath.Join(b.pictures, name))
 }
 
 // Open navigates to the URL. Whom a busy machine leaves without an answer loads
@@ -278,7 +280,9 @@ func (b *Browser) Shown() string {
 // Fill types into the field with the given label.
 func (b *Browser) Fill(label, text string) {
 	b.t.Helper()
-	b.WaitFor("a field labelled "+label, fmt.Sprintf(`[...document.querySelectorAll("label")].some(l => l.innerText.trim().startsWith(%s) && (l.control?.focus(), l.control?.select?.(), l.control))`, quote(label)))
+	b.WaitFor("a field labelled "+label, fmt.Sprintf(
+		`[...document.querySelectorAll("label")].some(l => l.innerText.trim().startsWith(%s) && (l.control?.focus(), l.control?.select?.(), l.control))`,
+		quote(label)))
 	b.Type(text)
 }
 
@@ -319,7 +323,8 @@ func (b *Browser) Click(within, name string) {
 // no text of its own.
 func (b *Browser) ClickOn(selector string) {
 	b.t.Helper()
-	b.WaitFor(selector, fmt.Sprintf(`(() => { const e = document.querySelector(%s); e?.click(); return e })()`, quote(selector)))
+	b.WaitFor(selector, fmt.Sprintf(`(() => { const e = document.querySelector(%s); e?.click(); return e })()`,
+		quote(selector)))
 	b.clicks.Add(1)
 }
 
@@ -338,10 +343,16 @@ func (b *Browser) ContextMenu(what, element string) {
 
 func (b *Browser) mouse(what, element string, button input.MouseButton) {
 	b.t.Helper()
-	b.WaitFor(what, fmt.Sprintf(`(() => { const e = %s; e?.scrollIntoView({block: "nearest"}); return e?.checkVisibility() })()`, element))
-	at := Evaluate[[]float64](b, `async () => { const box = (`+element+`).getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] }`)
+	b.WaitFor(what,
+		fmt.Sprintf(`(() => { const e = %s; e?.scrollIntoView({block: "nearest"}); return e?.checkVisibility() })()`,
+			element))
+	at := Evaluate[[]float64](b, `async () => { const box = (`+element+
+		`).getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] }`)
 	b.do("click on "+what, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
-		for _, kind := range []input.DispatchMouseEventType{input.DispatchMouseEventTypeMouseMoved, input.DispatchMouseEventTypeMousePressed, input.DispatchMouseEventTypeMouseReleased} {
+		for _, kind := range []input.DispatchMouseEventType{
+			input.DispatchMouseEventTypeMouseMoved, input.DispatchMouseEventTypeMousePressed,
+			input.DispatchMouseEventTypeMouseReleased,
+		} {
 			event := input.DispatchMouseEventParams{Type: kind, X: at[0], Y: at[1]}
 			if kind != input.DispatchMouseEventTypeMouseMoved {
 				event.Button, event.ClickCount = button, 1
@@ -359,7 +370,8 @@ func (b *Browser) mouse(what, element string, button input.MouseButton) {
 func (b *Browser) WaitText(selector, text string) {
 	b.t.Helper()
 	b.WaitFor(fmt.Sprintf("%q in %s", text, selector), fmt.Sprintf(
-		`[...document.querySelectorAll(%s)].some(e => e.innerText.replace(/\s+/g, " ").includes(%s))`, quote(selector), quote(text)))
+		`[...document.querySelectorAll(%s)].some(e => e.innerText.replace(/\s+/g, " ").includes(%s))`, quote(selector),
+		quote(text)))
 }
 
 // WaitFor waits until the JavaScript expression is true, over any number of
@@ -411,7 +423,8 @@ func TryEvaluate[T any](b *Browser, function string, args ...any) (T, error) {
 // Text returns what the first element matching the selector shows, "" without one.
 func (b *Browser) Text(selector string) string {
 	b.t.Helper()
-	return Evaluate[string](b, `async s => (document.querySelector(s)?.innerText ?? "").replace(/\s+/g, " ").trim()`, selector)
+	return Evaluate[string](b, `async s => (document.querySelector(s)?.innerText ?? "").replace(/\s+/g, " ").trim()`,
+		selector)
 }
 
 // Pictures takes the page at the width of a phone and of a desktop.

@@ -237,7 +237,8 @@ func (f *Firefox) tab(user string) *FirefoxTab {
 	var tab struct {
 		Context string `json:"context"`
 	}
-	if err := f.Call("browsingContext.create", map[string]any{"type": "tab", "userContext": user, "background": true}, &tab); err != nil {
+	if err := f.Call("browsingContext.create", map[string]any{"type": "tab", "userContext": user, "background": true},
+		&tab); err != nil {
 		f.t.Fatal(err)
 	}
 	return &FirefoxTab{Firefox: f, Context: tab.Context, user: user}
@@ -297,8 +298,8 @@ func (f *Firefox) evaluate(context, script string) (string, error) {
 	return answer.Result.Value, nil
 }
 
-// Frames returns the address of what each frame of the page shows. A browser shows a page of its own, whose address is no
-// https, in place of one that forbids it.
+// Frames returns the address of what each frame of the page shows. A browser shows a page of its own, whose address is
+// no https, in place of one that forbids it.
 func (t *FirefoxTab) Frames() ([]string, error) {
 	var tree struct {
 		Contexts []struct {
@@ -307,7 +308,8 @@ func (t *FirefoxTab) Frames() ([]string, error) {
 			} `json:"children"`
 		} `json:"contexts"`
 	}
-	if err := t.Firefox.Call("browsingContext.getTree", map[string]any{"root": t.Context, "maxDepth": 1}, &tree); err != nil {
+	if err := t.Firefox.Call("browsingContext.getTree", map[string]any{"root": t.Context, "maxDepth": 1},
+		&tree); err != nil {
 		return nil, err
 	}
 	var list []string

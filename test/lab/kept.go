@@ -18,8 +18,8 @@ import (
 // newest is how many folders of one name stay in the cache: those of this checkout and of another one.
 const newest = 2
 
-// Kept returns a folder of the user's cache with what was made from the given text. The first caller makes it, whichever
-// program that is, and others wait. Of each name the two that were used last are kept.
+// Kept returns a folder of the user's cache with what was made from the given text. The first caller makes it,
+// whichever program that is, and others wait. Of each name the two that were used last are kept.
 func Kept(t testing.TB, name, from string, fill func(folder string)) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()

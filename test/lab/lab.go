@@ -279,7 +279,8 @@ func (l *Lab) MustRun(ctx context.Context, name string, args ...string) string {
 // VisitorCommand returns a command that runs as root in the network of the
 // visitor's computer. Signals reach the command itself.
 func (l *Lab) VisitorCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(l.visitor), "--net", "--", name}, args...)...)
+	return exec.CommandContext(ctx, "nsenter",
+		append([]string{"--target", strconv.Itoa(l.visitor), "--net", "--", name}, args...)...)
 }
 
 // MustRunVisitor runs a command as root in the network of the visitor's
@@ -343,7 +344,8 @@ func (l *Lab) Kill(ctx context.Context, signal, name string) int {
 		l.Run(ctx, "kill", "-s", signal, strconv.Itoa(pid))
 	}
 	still := func(pid int) bool { return slices.Contains(pids, pid) }
-	for end := time.Now().Add(5 * time.Second); signal == "KILL" && time.Now().Before(end) && slices.ContainsFunc(l.Processes(ctx, name), still); {
+	for end := time.Now().Add(5 * time.Second); signal == "KILL" && time.Now().Before(end) &&
+		slices.ContainsFunc(l.Processes(ctx, name), still); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return len(pids)

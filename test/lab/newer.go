@@ -30,8 +30,10 @@ func Newer(t testing.TB, version string) string {
 		t.Fatalf("%s has changed", config)
 	}
 	replaced := map[string]string{
-		config: strings.Replace(string(text), last, last+"\t// Later is a newer version's.\n\tLater string `json:\""+Key+",omitempty\"`\n", 1),
-		filepath.Join(repo, "internal/store/migrations/9000_newer.sql"): "-- A newer version's.\n\n-- +goose Up\n\nCREATE TABLE newer (id INTEGER PRIMARY KEY) STRICT;\n",
+		config: strings.Replace(string(text), last,
+			last+"\t// Later is a newer version's.\n\tLater string `json:\""+Key+",omitempty\"`\n", 1),
+		filepath.Join(repo, "internal/store/migrations/9000_newer.sql"): "-- A newer version's.\n\n-- +goose Up\n\nCREATE " +
+			"TABLE newer (id INTEGER PRIMARY KEY) STRICT;\n",
 	}
 	files := map[string]string{}
 	for path, content := range replaced {

@@ -46,8 +46,9 @@ func (b *Browser) Launch(lab, profile, title string) {
 // JupyterLab, at a port of their own of the lab's host.
 func (b *Browser) WaitJupyterLab(lab, handle string) {
 	b.t.Helper()
-	b.WaitFor("JupyterLab", fmt.Sprintf(`location.hostname === new URL(%q).hostname && location.pathname.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`,
-		lab, "/user/"+handle+"/"))
+	b.WaitFor("JupyterLab",
+		fmt.Sprintf(`location.hostname === new URL(%q).hostname && location.pathname.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`,
+			lab, "/user/"+handle+"/"))
 	b.WaitFor("an origin of the person's own", `Number(location.port) >= 21000 && Number(location.port) < 22000`)
 }
 
@@ -168,7 +169,8 @@ func Menu(b *Browser, labels ...string) {
 	b.t.Helper()
 	selector := ".lm-MenuBar-itemLabel"
 	for _, label := range labels {
-		b.Mouse(label, fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)`, selector, label))
+		b.Mouse(label, fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)`, selector,
+			label))
 		selector = ".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel"
 	}
 }

@@ -116,7 +116,8 @@ func (l *Lab) keep(t testing.TB, folder string) {
 		t.Fatal(err)
 	}
 	// Nothing writes while the disk is copied, and its journal is empty.
-	cmd := exec.CommandContext(t.Context(), "nsenter", "--target", strconv.Itoa(l.visitor), "--mount", "--", "bash", "-euc", `
+	cmd := exec.CommandContext(t.Context(), "nsenter", "--target", strconv.Itoa(l.visitor), "--mount", "--", "bash",
+		"-euc", `
 		tar -C "$0/scratch/upper" --xattrs --xattrs-include='*' --one-file-system -cpf "$1/upper.tar" .
 		if [ -e "$0/disk.img" ]; then
 			fsfreeze --freeze "$0/disk"

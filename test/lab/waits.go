@@ -20,8 +20,8 @@ func TellWaits(t testing.TB) {
 	t.Attr("waited", fmt.Sprintf("%.1f", time.Duration(waited.Load()).Seconds()))
 }
 
-// Begin waits until no other test makes or starts a lab, whichever program it is of: that takes all the processors there
-// are, and several at once would come near to the patience of each. It keeps others waiting until end is called.
+// Begin waits until no other test makes or starts a lab, whichever program it is of: that takes all the processors
+// there are, and several at once would come near to the patience of each. It keeps others waiting until end is called.
 func Begin(t testing.TB) (end func()) {
 	t.Helper()
 	return Lock(t, filepath.Join(os.TempDir(), "gpulab-test-begin.lock"))

@@ -1,8 +1,8 @@
 // Command mtimes gives every tracked file that has not been changed, and every file that a build has made, a time that
 // depends on its content alone.
 //
-// Go keeps the results of tests by the times of the files that they open (golang.org/issue/58571). A clone gives all files
-// the time of its making, so each fresh one would run again what has passed with the same files before.
+// Go keeps the results of tests by the times of the files that they open (golang.org/issue/58571). A clone gives all
+// files the time of its making, so each fresh one would run again what has passed with the same files before.
 package main
 
 import (

@@ -53,7 +53,8 @@ func (s *suite) lastPassed(ctx context.Context) string {
 
 // notePassed remembers that a run of the gate has passed at HEAD.
 func (s *suite) notePassed(ctx context.Context) error {
-	if dirty, err := output(ctx, s.root, "git", "status", "--porcelain", "--untracked-files=no"); err != nil || dirty != "" {
+	if dirty, err := output(ctx, s.root, "git", "status", "--porcelain", "--untracked-files=no"); err != nil ||
+		dirty != "" {
 		return nil
 	}
 	revision, err := output(ctx, s.root, "git", "rev-parse", "HEAD")

@@ -40,13 +40,16 @@ func main() {
 	var o options
 	flag.BoolVar(&o.gate, "gate", false, "run the gate: the tests marked //test:gate, and those that the change touches")
 	flag.BoolVar(&o.rest, "rest", false, "run the tests that are not in the gate; without -gate and -rest, all of them")
-	flag.StringVar(&o.shard, "shard", "", "run the i-th of n parts only, as i/n; count/n takes the part by the number of commits")
+	flag.StringVar(&o.shard, "shard", "", "run the i-th of n parts only, as i/n; count/n takes the part by the number "+
+		"of commits")
 	flag.StringVar(&o.run, "run", "", "run only the tests whose name matches this expression")
-	flag.StringVar(&o.base, "base", "", "the revision that the change begins at (default: the last that passed, or the parent)")
+	flag.StringVar(&o.base,
+		"base", "", "the revision that the change begins at (default: the last that passed, or the parent)")
 	flag.BoolVar(&o.again, "again", false, "run what has passed with these programs, too")
 	flag.IntVar(&o.repeat, "repeat", 1, "run each test this often, passed before or not")
 	flag.IntVar(&o.parallel, "parallel", 2, "how many run at the same time")
-	flag.DurationVar(&o.budget, "budget", 0, "start no further test outside the gate after this time; those that were left out are named")
+	flag.DurationVar(&o.budget, "budget", 0, "start no further test outside the gate after this time; those that were "+
+		"left out are named")
 	flag.BoolVar(&o.list, "list", false, "print every test and chapter, and run nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

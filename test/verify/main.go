@@ -89,7 +89,8 @@ func (v *verification) write(folder string) (string, error) {
 		}
 		defer os.RemoveAll(dir)
 		v.probe = filepath.Join(dir, "gpulab-probe")
-		build := exec.CommandContext(v.ctx, "go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", v.probe, "./cmd/gpulab-probe")
+		build := exec.CommandContext(v.ctx, "go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", v.probe,
+			"./cmd/gpulab-probe")
 		build.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -Wno-deprecated-declarations")
 		if out, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build gpulab-probe: %w: %s", err, out)
@@ -170,7 +171,8 @@ func (v *verification) header(s gpu.Snapshot) {
 	if err != nil {
 		kernel = []byte("not known")
 	}
-	fmt.Fprintf(&v.record, "Driver %s, CUDA %s, Linux %s. Written by `go tool task verify-gpu`.\n\n| check | outcome | seen |\n|---|---|---|\n",
+	fmt.Fprintf(&v.record, "Driver %s, CUDA %s, Linux %s. Written by `go tool task verify-gpu`.\n\n| check | outcome | "+
+		"seen |\n|---|---|---|\n",
 		s.DriverVersion, s.CUDAVersion, strings.TrimSpace(string(kernel)))
 }
 
@@ -189,7 +191,8 @@ func (v *verification) checkProbe(s gpu.Snapshot, took time.Duration) {
 	if len(wrong) > 0 {
 		err = errors.New(strings.Join(wrong, " "))
 	}
-	v.check("the probe reads every GPU", err, fmt.Sprintf("%d GPUs, %d ms from start to end", len(s.GPUs), took.Milliseconds()))
+	v.check("the probe reads every GPU", err,
+		fmt.Sprintf("%d GPUs, %d ms from start to end", len(s.GPUs), took.Milliseconds()))
 }
 
 // checkSMI compares with NVIDIA's own program what does not change meanwhile.
@@ -215,11 +218,13 @@ func compare(s gpu.Snapshot, lines string) error {
 		}
 		seen[f[0]] = true
 		g := s.GPUs[i]
-		if mib, err := strconv.ParseFloat(f[1], 64); err == nil && (g.MemoryTotal == nil || math.Abs(float64(*g.MemoryTotal)/(1<<20)-mib) > 1) {
+		if mib, err := strconv.ParseFloat(f[1], 64); err == nil &&
+			(g.MemoryTotal == nil || math.Abs(float64(*g.MemoryTotal)/(1<<20)-mib) > 1) {
 			return fmt.Errorf("GPU %d has %s MiB for nvidia-smi, %v bytes for the probe", g.Index, f[1], known(g.MemoryTotal))
 		}
 		// Some seconds lie between the two.
-		if celsius, err := strconv.ParseFloat(f[2], 64); err == nil && (g.Temperature == nil || math.Abs(*g.Temperature-celsius) > 10) {
+		if celsius, err := strconv.ParseFloat(f[2], 64); err == nil &&
+			(g.Temperature == nil || math.Abs(*g.Temperature-celsius) > 10) {
 			return fmt.Errorf("GPU %d has %s °C for nvidia-smi, %v for the probe", g.Index, f[2], known(g.Temperature))
 		}
 	}
@@ -262,7 +267,8 @@ func (v *verification) checkLab(s gpu.Snapshot) {
 		err = errors.New("the metrics lack a GPU's temperature")
 	}
 	v.check("the metrics have every GPU", err, "DCGM_FI_DEV_GPU_TEMP")
-	labels, err := v.run(v.gpulab, "kubectl", "get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.nvidia\.com/gpu\.product}`)
+	labels, err := v.run(v.gpulab, "kubectl", "get", "nodes", "-o",
+		`jsonpath={.items[0].metadata.labels.nvidia\.com/gpu\.product}`)
 	if want := strings.ReplaceAll(s.GPUs[0].Name, " ", "-"); err == nil && labels != want && labels != want+"-SHARED" {
 		err = fmt.Errorf("the node is labelled %q, want %q", labels, want)
 	}
@@ -288,7 +294,8 @@ func (v *verification) readings(s gpu.Snapshot) {
 			}
 		}
 	}
-	fmt.Fprintf(&v.record, "\nThe first card, idle or not, told: %s.\n\nIt did not tell: %s.\n", strings.Join(told, ", "), orNone(untold))
+	fmt.Fprintf(&v.record, "\nThe first card, idle or not, told: %s.\n\nIt did not tell: %s.\n", strings.Join(told, ", "),
+		orNone(untold))
 }
 
 func orNone(list []string) string {

@@ -33,7 +33,9 @@ func NewEnvironments(t testing.TB) *Environments {
 	e := &Environments{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var err error
-	e.service, err = environments.New(ctx, environments.Config{Dir: t.TempDir(), Run: e.run, Image: func() string { return "gpulab.local/notebook:1" }, CacheBytes: 1 << 20,
+	e.service, err = environments.New(ctx, environments.Config{Dir: t.TempDir(), Run: e.run, Image: func() string {
+		return "gpulab.local/notebook:1"
+	}, CacheBytes: 1 << 20,
 		Users: func() ([]environments.Use, error) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -105,7 +107,9 @@ func (e *Environments) run(ctx context.Context, job environments.Job) error {
 	for name, text := range map[string]string{
 		filepath.Join(job.Environment, "humanize.py"): "version = 1\n",
 		filepath.Join(job.Work, "lock.txt"):           "humanize==4.9.0 --hash=sha256:ce\n",
-		filepath.Join(job.Work, "packages.json"):      `{"python":"3.11","packages":[{"name":"humanize","version":"4.9.0"},{"name":"nvidia-cuda-runtime-cu12","version":"12.8.90"}]}`,
+		filepath.Join(job.Work,
+			"packages.json"): `{"python":"3.11","packages":[{"name":"humanize","version":"4.9.0"},` +
+			`{"name":"nvidia-cuda-runtime-cu12","version":"12.8.90"}]}`,
 	} {
 		err = errors.Join(err, os.WriteFile(name, []byte(text), 0o644))
 	}
@@ -118,7 +122,8 @@ func (e *Environments) Make(t testing.TB, name, version, title string) environme
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives an environment's files to everybody")
 	}
-	made, err := e.service.Create(context.Background(), environments.Wanted{Name: name, Version: version, Title: title, Requirements: "humanize\n"})
+	made, err := e.service.Create(context.Background(),
+		environments.Wanted{Name: name, Version: version, Title: title, Requirements: "humanize\n"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +191,8 @@ func (e *Environments) Building() (*environments.Build, []string) {
 func (e *Environments) Changes() uint64 { return e.service.Changes() }
 
 // Start implements api.Environments. What needs CUDA 99 can be used with no GPU.
-func (e *Environments) Start(ctx context.Context, w ctl.WantedEnvironment, built func(environments.Environment)) (environments.Build, error) {
+func (e *Environments) Start(ctx context.Context, w ctl.WantedEnvironment,
+	built func(environments.Environment)) (environments.Build, error) {
 	if w.From != "" {
 		offer, err := environments.Offered(w.From)
 		if err == nil {
@@ -197,7 +203,10 @@ func (e *Environments) Start(ctx context.Context, w ctl.WantedEnvironment, built
 		}
 	}
 	if w.CUDA == "99.0" && !w.Anyway {
-		return environments.Build{}, &users.Error{Kind: environments.ErrUnusable, Text: "It needs CUDA 99.0 or newer. It was not built; `--anyway` builds it all the same."}
+		return environments.Build{}, &users.Error{
+			Kind: environments.ErrUnusable, Text: "It needs CUDA 99.0 or newer. It was not built; `--anyway` builds it all " +
+				"the same.",
+		}
 	}
 	return e.service.Start(ctx, w.Wanted, built)
 }

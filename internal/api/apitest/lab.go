@@ -28,8 +28,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// The people of a test lab, in the order of their numbers from 1. Whoever has a password has Password(handle). lea leads
-// the group vision, in which zed is.
+// The people of a test lab, in the order of their numbers from 1. Whoever has a password has Password(handle). lea
+// leads the group vision, in which zed is.
 var people = []struct {
 	handle, name string
 	role         users.Role
@@ -101,10 +101,14 @@ func addFolders(ctx context.Context, db *sql.DB) error {
 		text string
 		args []any
 	}{
-		{"INSERT INTO folders (name, kind, note, others, gid, created_by, created_at) VALUES (?, 'group', 'for the seminar', 'none', 60000, 'ada', ?)", []any{Folder, now}},
+		{"INSERT INTO folders (name, kind, note, others, gid, created_by, created_at) VALUES (?, 'group', 'for the " +
+			"seminar', 'none', 60000, 'ada', ?)", []any{Folder, now}},
 		{"INSERT INTO folder_groups SELECT (SELECT max(id) FROM folders), id FROM groups WHERE name = ?", []any{Group}},
-		{"INSERT INTO sizes (what, id, bytes, files, largest, at) SELECT 'folder', max(id), 3000000000, 17, '[]', ? FROM folders", []any{now}},
-		{"INSERT INTO folders (name, kind, note, others, gid, created_by, created_at) VALUES (?, 'dataset', '', 'read', 60002, 'ada', ?)", []any{Dataset, now}},
+		{"INSERT INTO sizes (what, id, bytes, files, largest, at) SELECT 'folder', max(id), 3000000000, 17, '[]', ? " +
+			"FROM folders",
+			[]any{now}},
+		{"INSERT INTO folders (name, kind, note, others, gid, created_by, created_at) VALUES (?, 'dataset', '', 'read', " +
+			"60002, 'ada', ?)", []any{Dataset, now}},
 	} {
 		if _, err := db.ExecContext(ctx, statement.text, statement.args...); err != nil {
 			return err
@@ -118,7 +122,9 @@ type rootless struct{ *storage.Service }
 
 // Create refuses.
 func (rootless) Create(context.Context, storage.NewFolder) (storage.Folder, error) {
-	return storage.Folder{}, &users.Error{Kind: storage.ErrPath, Text: "Folders that belong to several people are made by root alone."}
+	return storage.Folder{}, &users.Error{
+		Kind: storage.ErrPath, Text: "Folders that belong to several people are made by root alone.",
+	}
 }
 
 // A Lab is what a test asks and changes.
@@ -164,31 +170,46 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, Machines: NewMachines(), Tailnet: NewTailnet(), Idle: &Idle{}, Environments: NewEnvironments(t), GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{}, lent: map[string]bool{}}
+	l := &Lab{
+		Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, Machines: NewMachines(), Tailnet: NewTailnet(),
+		Idle: &Idle{}, Environments: NewEnvironments(t), GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{},
+		lent: map[string]bool{},
+	}
 	l.Quotas = quota.New(quota.Config{DB: st.DB(), People: l.Users, Held: l.held,
 		Hours: func(context.Context, string, time.Time) ([]quota.HourUse, error) { return nil, nil }})
-	l.Storage = storage.New(storage.Config{DB: st.DB(), People: l.Users, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir})
+	l.Storage = storage.New(storage.Config{
+		DB: st.DB(), People: l.Users, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"),
+		DataDir: dir,
+	})
 	var files api.Storage = l.Storage
 	if os.Geteuid() != 0 {
 		files = rootless{l.Storage}
 	}
 	l.API, err = api.New(api.Config{
-		Report: report.New(report.Config{DB: st.DB(), Usage: history.New(history.Config{Store: st}).Usage, Groups: l.Users.Groups, Members: l.Users.Members}).Make,
-		Users:  l.Users, Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas, Storage: files,
+		Report: report.New(report.Config{DB: st.DB(), Usage: history.New(history.Config{Store: st}).Usage,
+			Groups: l.Users.Groups, Members: l.Users.Members}).Make,
+		Users: l.Users, Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas,
+		Storage:   files,
 		Snapshots: func() []gpu.Snapshot { return l.GPUs }, Status: l.status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error {
 			return l.Quotas.Check(ctx, u, quota.Ask{GPUs: p.GPUs, CPUs: p.CPUs, Memory: 4 << 30}, 0)
 		},
-		Machines:     l.Machines,
-		Tailnet:      l.Tailnet,
-		Mail:         mail.New(mail.ServiceConfig{DB: st.DB(), People: l.Users, Lab: "Test lab", URL: func() string { return "https://lab.example" }}),
+		Machines: l.Machines,
+		Tailnet:  l.Tailnet,
+		Mail: mail.New(mail.ServiceConfig{DB: st.DB(), People: l.Users, Lab: "Test lab", URL: func() string {
+			return "https://lab.example"
+		}}),
 		Idle:         l.Idle,
 		Environments: l.Environments,
 		CheckGPU:     func(context.Context) (string, error) { return "an NVIDIA A100", nil },
 		LendGPU:      func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
-		Files:        &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections},
-		Providers:    []api.Provider{{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true}},
-		LabName:      "Vision lab", HubPort: 8443, Limits: limits,
+		Files: &api.FileDoor{
+			Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections,
+		},
+		Providers: []api.Provider{
+			{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true},
+		},
+		LabName: "Vision lab", HubPort: 8443, Limits: limits,
 		NotebooksAt: func(_ context.Context, host string, user int64) (string, error) {
 			return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(21000+int(user))), nil
 		},
@@ -219,7 +240,9 @@ func (l *Lab) closeConnections(userID int64) int {
 
 func (l *Lab) held(_ context.Context, userID, without int64) ([]quota.Ask, error) {
 	var list []quota.Ask
-	for _, n := range l.Notebooks.filter(func(n notebooks.Launch) bool { return n.Active() && n.UserID == userID && n.ID != without }) {
+	for _, n := range l.Notebooks.filter(func(n notebooks.Launch) bool {
+		return n.Active() && n.UserID == userID && n.ID != without
+	}) {
 		list = append(list, quota.Ask{GPUs: n.GPUs, CPUs: 2, Memory: 4 << 30})
 	}
 	return list, nil
@@ -259,9 +282,12 @@ const GPU = "GPU-5f0c1a7e-0000-4000-8000-000000000000"
 // machine is a machine with two simulated GPUs, of which nobody holds one.
 func machine() gpu.Snapshot {
 	memory, use, power := uint64(40<<30), 12.5, 60.0
-	s := gpu.Snapshot{Node: "gpu-box", Time: time.Now().UTC(), DriverVersion: "570.86.10", CUDAVersion: "12.8", Simulated: true}
+	s := gpu.Snapshot{
+		Node: "gpu-box", Time: time.Now().UTC(), DriverVersion: "570.86.10", CUDAVersion: "12.8", Simulated: true,
+	}
 	for i := range 2 {
-		g := gpu.GPU{Device: gpu.Device{UUID: GPU[:len(GPU)-1] + string(rune('0'+i)), Index: i, Name: "NVIDIA A100-SXM4-40GB", MemoryTotal: &memory, Simulated: true}}
+		g := gpu.GPU{Device: gpu.Device{UUID: GPU[:len(GPU)-1] + string(rune('0'+i)), Index: i, Name: "NVIDIA A100-SXM4-40GB",
+			MemoryTotal: &memory, Simulated: true}}
 		g.Utilization, g.Power = &use, &power
 		s.GPUs = append(s.GPUs, g)
 	}

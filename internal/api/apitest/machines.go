@@ -25,12 +25,17 @@ type Machines struct {
 func NewMachines() *Machines {
 	ahead := 0.1
 	return &Machines{list: ctl.Machines{Nodes: []ctl.Node{
-		{Name: "gpu-box", Address: "10.0.0.1", Role: "head", Ready: true, State: ctl.NodeReady, Version: "0.1.0", GPUs: 2, Simulated: true},
-		{Name: "gpu-two", Address: "10.0.0.2", Role: "node", Ready: true, State: ctl.NodeReady, Version: "0.1.0", GPUs: 1, Simulated: true,
+		{Name: "gpu-box", Address: "10.0.0.1", Role: "head", Ready: true, State: ctl.NodeReady, Version: "0.1.0", GPUs: 2,
+			Simulated: true},
+		{Name: "gpu-two", Address: "10.0.0.2", Role: "node", Ready: true, State: ctl.NodeReady, Version: "0.1.0", GPUs: 1,
+			Simulated:   true,
 			LastContact: time.Now(), Joined: time.Now().Add(-time.Hour), ClockOffset: &ahead,
-			Host:      &ctl.Host{CPUs: 16, Load: 3.5, MemoryTotal: 64 << 30, MemoryUsed: 20 << 30, DiskTotal: 900 << 30, DiskFree: 300 << 30},
+			Host: &ctl.Host{
+				CPUs: 16, Load: 3.5, MemoryTotal: 64 << 30, MemoryUsed: 20 << 30, DiskTotal: 900 << 30, DiskFree: 300 << 30,
+			},
 			Notebooks: []ctl.NodeNotebook{{User: "ben", Name: "gpu", Launch: 2, GPUs: 1, Since: time.Now().Add(-time.Hour)}}},
-	}, Requests: []ctl.NodeRequest{{Number: "012345", Name: "gpu-new", Address: "10.0.0.9", Version: "0.1.0", Asked: time.Now().Add(-time.Minute), Expires: time.Now().Add(9 * time.Minute)}}}}
+	}, Requests: []ctl.NodeRequest{{Number: "012345", Name: "gpu-new", Address: "10.0.0.9", Version: "0.1.0",
+		Asked: time.Now().Add(-time.Minute), Expires: time.Now().Add(9 * time.Minute)}}}}
 }
 
 // Nodes implements api.Machines.
@@ -38,7 +43,8 @@ func (m *Machines) Nodes(context.Context) (ctl.Machines, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := m.list
-	out.Nodes, out.Invitations, out.Requests = slices.Clone(out.Nodes), slices.Clone(out.Invitations), slices.Clone(out.Requests)
+	out.Nodes, out.Invitations, out.Requests = slices.Clone(out.Nodes), slices.Clone(out.Invitations),
+		slices.Clone(out.Requests)
 	return out, nil
 }
 
@@ -56,7 +62,8 @@ func (m *Machines) Invite(context.Context) (ctl.NodeInvitation, error) {
 	id, now := fmt.Sprintf("%016x", len(m.list.Invitations)+1), time.Now()
 	m.list.Invitations = append(m.list.Invitations, ctl.OpenInvitation{ID: id, Made: now, Expires: now.Add(time.Hour)})
 	code := "gl1" + id + "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstuvwxyz234567"
-	return ctl.NodeInvitation{Command: "gpulab join " + code, Code: code, Expires: now.Add(time.Hour), Addresses: []string{"10.0.0.1:8444"}}, nil
+	return ctl.NodeInvitation{Command: "gpulab join " + code, Code: code, Expires: now.Add(time.Hour),
+		Addresses: []string{"10.0.0.1:8444"}}, nil
 }
 
 // Withdraw implements api.Machines.
@@ -82,7 +89,9 @@ func (m *Machines) Answer(_ context.Context, number string, accept bool) (ctl.No
 	asks := m.list.Requests[i]
 	m.list.Requests = slices.Delete(slices.Clone(m.list.Requests), i, i+1)
 	if accept {
-		m.list.Nodes = append(m.list.Nodes, ctl.Node{Name: asks.Name, Address: asks.Address, Role: "node", State: ctl.NodeStarting, Version: asks.Version})
+		m.list.Nodes = append(m.list.Nodes, ctl.Node{
+			Name: asks.Name, Address: asks.Address, Role: "node", State: ctl.NodeStarting, Version: asks.Version,
+		})
 	}
 	return asks, nil
 }
@@ -177,7 +186,8 @@ func (m *Machines) Rename(_ context.Context, name, title string) (ctl.RenamedNod
 		return ctl.RenamedNode{}, err
 	}
 	for i := range m.list.Nodes {
-		if other := &m.list.Nodes[i]; other != n && (strings.EqualFold(other.Name, title) || strings.EqualFold(other.Title, title)) && title != "" {
+		if other := &m.list.Nodes[i]; other != n &&
+			(strings.EqualFold(other.Name, title) || strings.EqualFold(other.Title, title)) && title != "" {
 			return ctl.RenamedNode{}, &users.Error{Kind: ctl.ErrNodeTitle, Text: "another machine is called that"}
 		}
 	}
@@ -197,7 +207,8 @@ func (m *Machines) Place(_ context.Context, wanted ctl.Placing) (ctl.Placing, er
 	p := &m.list.Placing
 	p.CPU, p.GPUs = cmp.Or(wanted.CPU, p.CPU, ctl.PlaceCPUAny), cmp.Or(wanted.GPUs, p.GPUs, ctl.PlaceGPUsPack)
 	if !slices.Contains([]string{ctl.PlaceCPUAny, ctl.PlaceCPUPrefer, ctl.PlaceCPURequire}, p.CPU) {
-		return ctl.Placing{}, &users.Error{Kind: ctl.ErrPlacing, Text: "CPU notebooks run anywhere (any), or on machines without GPUs (prefer, require)"}
+		return ctl.Placing{}, &users.Error{Kind: ctl.ErrPlacing, Text: "CPU notebooks run anywhere (any), or on machines " +
+			"without GPUs (prefer, require)"}
 	}
 	return *p, nil
 }

@@ -46,17 +46,22 @@ func (n *Notebooks) Launch(_ context.Context, u users.User, r notebooks.Request)
 		}
 	}
 	profile := n.Profiles()[i]
-	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: profile.Slug, Title: r.Title, Profile: profile.Slug, GPUs: profile.GPUs,
-		State: notebooks.Waiting, Reason: "Both GPUs are in use. It is next in line.", Position: 1, Requested: time.Now().UTC(),
-		URL: "/user/" + u.Handle + "/" + profile.Slug + "/", Holders: []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().UTC()}},
-		Detail: []notebooks.Step{{Name: notebooks.StepQueue, State: "active", Text: "Waiting for a GPU."}, {Name: notebooks.StepServer, State: "waiting"}}}
+	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: profile.Slug, Title: r.Title, Profile: profile.Slug,
+		GPUs:  profile.GPUs,
+		State: notebooks.Waiting, Reason: "Both GPUs are in use. It is next in line.", Position: 1,
+		Requested: time.Now().UTC(),
+		URL:       "/user/" + u.Handle + "/" + profile.Slug + "/",
+		Holders:   []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().UTC()}},
+		Detail: []notebooks.Step{{Name: notebooks.StepQueue, State: "active", Text: "Waiting for a GPU."},
+			{Name: notebooks.StepServer, State: "waiting"}}}
 	if l.Title == "" {
 		l.Title = profile.Title
 	}
 	n.change(func() {
 		for k := range n.launches {
 			if n.launches[k].ID == r.Instead {
-				n.launches[k].State, n.launches[k].EndCode, n.launches[k].Ended = notebooks.Ended, notebooks.EndCancelled, time.Now().UTC()
+				n.launches[k].State, n.launches[k].EndCode, n.launches[k].Ended = notebooks.Ended, notebooks.EndCancelled,
+					time.Now().UTC()
 			}
 		}
 		n.last++
@@ -118,8 +123,11 @@ func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobReque
 	if r.Script == "" && len(r.Args) == 0 {
 		return notebooks.Launch{}, &notebooks.JobError{Text: "The job has nothing to run."}
 	}
-	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
-		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0, Errors: r.Errors, Mail: r.Mail}}
+	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"),
+		Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
+		Position: 1, Requested: time.Now().UTC(),
+		Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0, Errors: r.Errors,
+			Mail: r.Mail}}
 	if strings.Contains(r.Script, "--partition") {
 		l.Job.Notes = []string{"gpulab ignores these options: --partition=gpu."}
 	}
@@ -181,7 +189,8 @@ func (n *Notebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, e
 // Serve notes a service as the real one does; it waits.
 func (n *Notebooks) Serve(ctx context.Context, u users.User, r notebooks.ServiceRequest) (notebooks.Launch, error) {
 	if r.Port < 1024 {
-		return notebooks.Launch{}, &notebooks.JobError{Text: "A service needs the port on which its program listens, from 1024 to 65535."}
+		return notebooks.Launch{}, &notebooks.JobError{Text: "A service needs the port on which its program listens, from " +
+			"1024 to 65535."}
 	}
 	l, err := n.Submit(ctx, u, r.JobRequest)
 	if err != nil {
@@ -189,7 +198,10 @@ func (n *Notebooks) Serve(ctx context.Context, u users.User, r notebooks.Service
 	}
 	err = n.edit(l.ID, func(l *notebooks.Launch) {
 		l.URL = "/service/" + u.Handle + "/" + l.Name + "/"
-		l.Service = &notebooks.WebService{Port: r.Port, Door: 8500, Share: r.Share, Restarts: !r.Once, StopAt: l.Requested.Add(cmp.Or(r.StopAfter, notebooks.DefaultServiceTime))}
+		l.Service = &notebooks.WebService{
+			Port: r.Port, Door: 8500, Share: r.Share, Restarts: !r.Once,
+			StopAt: l.Requested.Add(cmp.Or(r.StopAfter, notebooks.DefaultServiceTime)),
+		}
 	})
 	if err != nil {
 		return l, err
@@ -217,7 +229,9 @@ func (n *Notebooks) ServeAgain(ctx context.Context, u users.User, id int64) (not
 	if err != nil {
 		return l, err
 	}
-	return n.Serve(ctx, u, notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title}, Port: l.Service.Port, Share: l.Service.Share})
+	return n.Serve(ctx,
+		u, notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: "true"},
+			Name: l.Title}, Port: l.Service.Port, Share: l.Service.Share})
 }
 
 // Services are somebody's, the newest first.

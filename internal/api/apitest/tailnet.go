@@ -41,10 +41,15 @@ func (t *Tailnet) Up(_ context.Context, r ctl.TailnetRequest) (ctl.Tailnet, erro
 		return t.now, &users.Error{Kind: ctl.ErrTailnet, Text: "The control server is no address."}
 	}
 	t.Asked = r
-	t.now = ctl.Tailnet{State: ctl.TailnetLogin, Detail: "Somebody of the tailnet has to let the lab in.", LoginServer: "https://control.example", LoginURL: "https://control.example/a/123", SignIn: "off"}
+	t.now = ctl.Tailnet{
+		State: ctl.TailnetLogin, Detail: "Somebody of the tailnet has to let the lab in.",
+		LoginServer: "https://control.example", LoginURL: "https://control.example/a/123", SignIn: "off",
+	}
 	if r.AuthKey != "" {
-		t.now = ctl.Tailnet{State: ctl.TailnetUp, Detail: "The lab is at https://gpulab.example.ts.net.", LoginServer: "https://control.example", URL: "https://gpulab.example.ts.net",
-			Name: "gpulab.example.ts.net", Addresses: []string{"100.64.0.1"}, Trusted: true, Funnel: ctl.FunnelOff, SignIn: "off"}
+		t.now = ctl.Tailnet{State: ctl.TailnetUp, Detail: "The lab is at https://gpulab.example.ts.net.",
+			LoginServer: "https://control.example", URL: "https://gpulab.example.ts.net",
+			Name: "gpulab.example.ts.net", Addresses: []string{"100.64.0.1"}, Trusted: true, Funnel: ctl.FunnelOff,
+			SignIn: "off"}
 	}
 	return t.now, nil
 }

@@ -24,7 +24,8 @@ func Program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Fatalf("there is no %s; install it with `packaging/prerequisites.sh test`, or `apt-get install --no-install-recommends prometheus`", name)
+		t.Fatalf("there is no %s; install it with `packaging/prerequisites.sh test`, or `apt-get install "+
+			"--no-install-recommends prometheus`", name)
 	}
 	return path
 }
@@ -44,7 +45,8 @@ func Start(t testing.TB, config string) *Server {
 	address := freeAddress(t)
 	var log bytes.Buffer
 	cmd := exec.Command(Program(t, "prometheus"),
-		"--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
+		"--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address,
+		"--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	// A test that is killed leaves nothing behind.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

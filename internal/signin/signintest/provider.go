@@ -67,7 +67,8 @@ func StartProviderAt(t testing.TB, listener net.Listener, host string, people ..
 		t.Fatal(err)
 	}
 	p.Issuer = "https://" + net.JoinHostPort(host, port)
-	p.handler = exampleop.SetupServer(p.Issuer, &claims{storage.NewStorageWithClients(p, p.clients), p}, slog.New(slog.DiscardHandler), false)
+	p.handler = exampleop.SetupServer(p.Issuer, &claims{storage.NewStorageWithClients(p, p.clients), p},
+		slog.New(slog.DiscardHandler), false)
 	var addresses []string
 	if net.ParseIP(host) != nil {
 		addresses = []string{host}
@@ -160,7 +161,9 @@ var _ op.Storage = (*claims)(nil)
 // Browser is a client that trusts the provider and follows nothing.
 func (p *Provider) Browser() *http.Client {
 	return &http.Client{
-		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.Authority.Pool, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true},
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: p.Authority.Pool, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

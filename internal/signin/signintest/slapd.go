@@ -77,7 +77,10 @@ func StartDirectory(t testing.TB, referral string) *Directory {
 // Loopback is a place on this machine.
 func Loopback(t testing.TB) Place {
 	t.Helper()
-	return Place{Host: "localhost", Address: "127.0.0.1", TLSPort: freePort(t), PlainPort: freePort(t), Command: exec.Command, Dial: net.Dial}
+	return Place{
+		Host: "localhost", Address: "127.0.0.1", TLSPort: freePort(t), PlainPort: freePort(t), Command: exec.Command,
+		Dial: net.Dial,
+	}
 }
 
 // Place is where a directory is.
@@ -96,8 +99,9 @@ type Place struct {
 func StartDirectoryAt(t testing.TB, at Place, referral string) *Directory {
 	t.Helper()
 	dir := t.TempDir()
-	d := &Directory{Authority: NewAuthority(t), BindDN: "cn=gpulab,ou=services," + base, PasswordFile: SecretFile(t, servicePassword),
-		UserBase: "ou=people," + base, GroupBase: "ou=groups," + base}
+	d := &Directory{Authority: NewAuthority(t), BindDN: "cn=gpulab,ou=services," + base,
+		PasswordFile: SecretFile(t, servicePassword),
+		UserBase:     "ou=people," + base, GroupBase: "ou=groups," + base}
 	d.URL, d.PlainURL = "ldaps://"+net.JoinHostPort(at.Host, at.TLSPort), "ldap://"+net.JoinHostPort(at.Host, at.PlainPort)
 	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
 		t.Fatal(err)
@@ -111,7 +115,8 @@ func StartDirectoryAt(t testing.TB, at Place, referral string) *Directory {
 	log := &record{}
 	d.log = log
 	plain := net.JoinHostPort(at.Address, at.PlainPort)
-	cmd := at.Command(program(t, "slapd"), "-d", "stats", "-f", conf, "-h", "ldaps://"+net.JoinHostPort(at.Address, at.TLSPort)+"/ ldap://"+plain+"/")
+	cmd := at.Command(program(t, "slapd"), "-d", "stats", "-f", conf, "-h",
+		"ldaps://"+net.JoinHostPort(at.Address, at.TLSPort)+"/ ldap://"+plain+"/")
 	cmd.Stdout, cmd.Stderr = log, log
 	// A test that is killed leaves nothing behind.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -193,10 +198,13 @@ func entries(referral string) string {
 	for _, ou := range []string{"people", "groups", "services"} {
 		fmt.Fprintf(&b, "dn: ou=%s,%s\nobjectClass: organizationalUnit\nou: %[1]s\n\n", ou, base)
 	}
-	fmt.Fprintf(&b, "dn: cn=gpulab,ou=services,%s\nobjectClass: organizationalRole\nobjectClass: simpleSecurityObject\ncn: gpulab\nuserPassword: %s\n\n", base, servicePassword)
-	for _, who := range []struct{ uid, name, sn string }{{"ada", "Ada Lovelace", "Lovelace"}, {"ben", "Ben Okafor", "Okafor"}, {"o'neil", "Shaun O'Neil", "O'Neil"}, {"mia", "Mia Sato", "Sato"},
+	fmt.Fprintf(&b, "dn: cn=gpulab,ou=services,%s\nobjectClass: organizationalRole\nobjectClass: "+
+		"simpleSecurityObject\ncn: gpulab\nuserPassword: %s\n\n", base, servicePassword)
+	for _, who := range []struct{ uid, name, sn string }{{"ada", "Ada Lovelace", "Lovelace"},
+		{"ben", "Ben Okafor", "Okafor"}, {"o'neil", "Shaun O'Neil", "O'Neil"}, {"mia", "Mia Sato", "Sato"},
 		{"root", "Superintendent of Trees", "Trees"}} {
-		fmt.Fprintf(&b, "dn: uid=%s,ou=people,%s\nobjectClass: inetOrgPerson\nuid: %[1]s\ncn: %[3]s\nsn: %[4]s\nmail: %[1]s@example.org\ndepartmentNumber: physics\nuserPassword: %[5]s\n\n",
+		fmt.Fprintf(&b, "dn: uid=%s,ou=people,%s\nobjectClass: inetOrgPerson\nuid: %[1]s\ncn: %[3]s\nsn: %[4]s\nmail: "+
+			"%[1]s@example.org\ndepartmentNumber: physics\nuserPassword: %[5]s\n\n",
 			who.uid, base, who.name, who.sn, DirectoryPassword(who.uid))
 	}
 	for group, members := range map[string][]string{"gpu-admins": {"ada"}, "gpu-users": {"ada", "ben", "mia", "o'neil"}} {
@@ -207,9 +215,11 @@ func entries(referral string) string {
 		b.WriteString("\n")
 	}
 	// A group of mia's, one of whose names is the DN of another.
-	fmt.Fprintf(&b, "dn: cn=own,ou=groups,%s\nobjectClass: groupOfNames\ncn: own\ncn: cn=gpu-admins,ou=groups,%[1]s\nmember: uid=mia,ou=people,%[1]s\n\n", base)
+	fmt.Fprintf(&b, "dn: cn=own,ou=groups,%s\nobjectClass: groupOfNames\ncn: own\ncn: "+
+		"cn=gpu-admins,ou=groups,%[1]s\nmember: uid=mia,ou=people,%[1]s\n\n", base)
 	if referral != "" {
-		fmt.Fprintf(&b, "dn: ou=elsewhere,ou=people,%s\nobjectClass: referral\nobjectClass: extensibleObject\nou: elsewhere\nref: %s/ou=people,%[1]s\n\n", base, referral)
+		fmt.Fprintf(&b, "dn: ou=elsewhere,ou=people,%s\nobjectClass: referral\nobjectClass: extensibleObject\nou: "+
+			"elsewhere\nref: %s/ou=people,%[1]s\n\n", base, referral)
 	}
 	return b.String()
 }
@@ -222,7 +232,8 @@ func program(t testing.TB, name string) string {
 	}
 	path := "/usr/sbin/" + name
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("there is no %s; install it with `packaging/prerequisites.sh test`, or `apt-get install --no-install-recommends slapd`", name)
+		t.Fatalf("there is no %s; install it with `packaging/prerequisites.sh test`, or `apt-get install "+
+			"--no-install-recommends slapd`", name)
 	}
 	return path
 }

@@ -1,5 +1,5 @@
-// Package tailnettest is a tailnet for tests: tailscale's own control server for tests, a relay and STUN, all at one address
-// of this machine, and machines that visit.
+// Package tailnettest is a tailnet for tests: tailscale's own control server for tests, a relay and STUN, all at one
+// address of this machine, and machines that visit.
 //
 // Only tests may import it.
 package tailnettest
@@ -72,7 +72,8 @@ func relay(tb testing.TB, address string) *tailcfg.DERPMap {
 		tb.Fatal(err)
 	}
 	derp := derpserver.New(key.NewNode(), logger.Discard)
-	web := &httptest.Server{Listener: l, Config: &http.Server{Handler: derpserver.Handler(derp), ErrorLog: logger.StdLogger(logger.Discard),
+	web := &httptest.Server{Listener: l, Config: &http.Server{Handler: derpserver.Handler(derp),
+		ErrorLog:     logger.StdLogger(logger.Discard),
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}} // its protocol takes HTTP/1.1 over
 	web.StartTLS()
 	stun, stop := stuntest.ServeWithPacketListener(tb, nettype.Std{})
@@ -82,18 +83,22 @@ func relay(tb testing.TB, address string) *tailcfg.DERPMap {
 		_ = derp.Close()
 		stop()
 	})
-	return &tailcfg.DERPMap{Regions: map[int]*tailcfg.DERPRegion{1: {RegionID: 1, RegionCode: "test", Nodes: []*tailcfg.DERPNode{{
-		Name: "1", RegionID: 1, HostName: address, IPv4: address, IPv6: "none", STUNPort: stun.Port, STUNTestIP: address,
-		DERPPort: l.Addr().(*net.TCPAddr).Port, InsecureForTests: true,
-	}}}}}
+	return &tailcfg.DERPMap{Regions: map[int]*tailcfg.DERPRegion{1: {RegionID: 1, RegionCode: "test",
+		Nodes: []*tailcfg.DERPNode{{
+			Name: "1", RegionID: 1, HostName: address, IPv4: address, IPv6: "none", STUNPort: stun.Port, STUNTestIP: address,
+			DERPPort: l.Addr().(*net.TCPAddr).Port, InsecureForTests: true,
+		}}}}}
 }
 
-// AllowFunnel makes the control server give machines that come from now on certificates, and the right to be open to the
-// internet at the ports. Every machine may be a relay of Funnel.
+// AllowFunnel makes the control server give machines that come from now on certificates, and the right to be open to
+// the internet at the ports. Every machine may be a relay of Funnel.
 func (c *Control) AllowFunnel(ports string) {
 	c.DNSConfig = &tailcfg.DNSConfig{Proxied: true}
 	c.SetGlobalAppCaps(tailcfg.PeerCapMap{tailcfg.PeerCapabilityIngress: nil})
-	c.DefaultNodeCapabilities = &tailcfg.NodeCapMap{tailcfg.CapabilityHTTPS: nil, tailcfg.NodeAttrFunnel: nil, tailcfg.CapabilityFunnelPorts + "?ports=" + tailcfg.NodeCapability(ports): nil}
+	c.DefaultNodeCapabilities = &tailcfg.NodeCapMap{
+		tailcfg.CapabilityHTTPS: nil, tailcfg.NodeAttrFunnel: nil,
+		tailcfg.CapabilityFunnelPorts + "?ports=" + tailcfg.NodeCapability(ports): nil,
+	}
 }
 
 // Stop makes the control server be away, for good.
@@ -137,7 +142,8 @@ type Visitor struct {
 // Visit brings a machine into the tailnet, and waits until it is there.
 func (c *Control) Visit(tb testing.TB, name string) *Visitor {
 	tb.Helper()
-	v := &Visitor{Server: &tsnet.Server{Dir: filepath.Join(tb.TempDir(), name), Hostname: name, ControlURL: c.URL, Logf: logger.Discard, UserLogf: logger.Discard}}
+	v := &Visitor{Server: &tsnet.Server{Dir: filepath.Join(tb.TempDir(), name), Hostname: name, ControlURL: c.URL,
+		Logf: logger.Discard, UserLogf: logger.Discard}}
 	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	status, err := v.Up(ctx)
@@ -149,9 +155,10 @@ func (c *Control) Visit(tb testing.TB, name string) *Visitor {
 	return v
 }
 
-// FromInternet connects to a port of the lab as somebody on the internet does through Funnel, whose relay the visitor is.
-// The connection's other end sees the address from.
-func (v *Visitor) FromInternet(ctx context.Context, lab *tailcfg.Node, from netip.AddrPort, target string) (net.Conn, error) {
+// FromInternet connects to a port of the lab as somebody on the internet does through Funnel, whose relay the visitor
+// is. The connection's other end sees the address from.
+func (v *Visitor) FromInternet(ctx context.Context, lab *tailcfg.Node, from netip.AddrPort,
+	target string) (net.Conn, error) {
 	services := lab.Hostinfo.Services()
 	i := slices.IndexFunc(services.AsSlice(), func(s tailcfg.Service) bool { return s.Proto == tailcfg.PeerAPI4 })
 	if i < 0 {
@@ -162,7 +169,8 @@ func (v *Visitor) FromInternet(ctx context.Context, lab *tailcfg.Node, from neti
 	if err != nil {
 		return nil, err
 	}
-	_, err = fmt.Fprintf(conn, "POST /v0/ingress HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\nTailscale-Ingress-Src: %s\r\nTailscale-Ingress-Target: %s\r\n\r\n", at, from, target)
+	_, err = fmt.Fprintf(conn, "POST /v0/ingress HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\nTailscale-Ingress-Src: "+
+		"%s\r\nTailscale-Ingress-Target: %s\r\n\r\n", at, from, target)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -176,7 +176,8 @@ func (l *lab) ask(ctx context.Context, out *result) error {
 // useFromHours adds up who used the GPUs from the ledger's hours, as it was done
 // before there were sums over longer times, to compare with.
 func (l *lab) useFromHours(ctx context.Context, from time.Time) (n int, err error) {
-	rows, err := l.databases.DB().QueryContext(ctx, `SELECT kind, usage.name, simulated, sum(watched), sum(held), sum(busy), sum(unknown),
+	rows, err := l.databases.DB().QueryContext(
+		ctx, `SELECT kind, usage.name, simulated, sum(watched), sum(held), sum(busy), sum(unknown),
 			sum(compute), sum(compute_for), sum(memory), sum(memory_for), sum(energy), sum(energy_for)
 		FROM usage JOIN usage_gpus ON usage_gpus.id = usage.gpu WHERE kind <> 'card' AND hour >= ?
 		GROUP BY +kind, +usage.name, simulated ORDER BY sum(held) DESC, kind, usage.name`, from.Unix())
@@ -216,7 +217,10 @@ type holder struct {
 }
 
 func newLab(databases *store.Store, cards, people int) *lab {
-	l := &lab{databases: databases, random: rand.New(rand.NewPCG(1, 2)), people: people, wall: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	l := &lab{
+		databases: databases, random: rand.New(rand.NewPCG(1, 2)), people: people,
+		wall: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
 	for i := range cards {
 		l.cards = append(l.cards, &card{uuid: fmt.Sprintf("GPU-%08x-5b3d-4f1e-9c55-0123456789ab", i), index: i})
 	}

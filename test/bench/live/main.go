@@ -72,7 +72,8 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("live", flag.ContinueOnError)
 	flags.DurationVar(&b.duration, "duration", 20*time.Second, "length of one measurement")
 	pages := flags.String("pages", "1,50,500", "how many pages are open, one measurement each")
-	flags.StringVar(&b.profile, "profile", "", "also write the server's processor profile of the last measurement to this file")
+	flags.StringVar(&b.profile, "profile", "", "also write the server's processor profile of the last measurement to "+
+		"this file")
 	asJSON := flags.Bool("json", false, "print the figures as JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -156,7 +157,8 @@ func (b bench) measure(ctx context.Context) (f *Figures, err error) {
 	changed := newChanges(simdriver.StateFile(root))
 	go changed.follow(ctx)
 	server, err := part.Start[ready](ctx, dir, "server", config{
-		Dir: filepath.Join(dir, "data"), Probe: probe, Library: simdriver.Library(root), People: slices.Max(b.pages), Profile: b.profile,
+		Dir: filepath.Join(dir, "data"), Probe: probe, Library: simdriver.Library(root), People: slices.Max(b.pages),
+		Profile: b.profile,
 	})
 	if err != nil {
 		return nil, err
@@ -188,7 +190,8 @@ func build(ctx context.Context, dir string) (root, probe string, err error) {
 	driver, probe := filepath.Join(dir, "driver"), filepath.Join(dir, "gpulab-probe")
 	for _, args := range [][]string{
 		{"make", "-C", filepath.Join(repository, "packaging/simdriver"), "OUT=" + driver},
-		{"go", "build", "-C", repository, "-trimpath", "-ldflags=-s -w -extldflags=-Wl,-z,lazy", "-o", probe, "./cmd/gpulab-probe"},
+		{"go", "build", "-C", repository, "-trimpath", "-ldflags=-s -w -extldflags=-Wl,-z,lazy", "-o", probe,
+			"./cmd/gpulab-probe"},
 	} {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -Wno-deprecated-declarations")
@@ -224,7 +227,10 @@ func occupy(ctx context.Context, root string) error {
 
 // watch opens the pages and measures.
 func (b bench) watch(ctx context.Context, dir string, server *part.Part[ready], pages int, c *changes) (Row, error) {
-	readers, err := part.Start[ready](ctx, dir, "readers", config{Address: server.Ready.Address, CA: server.Ready.CA, UUIDs: server.Ready.UUIDs, Cookies: server.Ready.Cookies[:pages]})
+	readers, err := part.Start[ready](ctx, dir, "readers",
+		config{
+			Address: server.Ready.Address, CA: server.Ready.CA, UUIDs: server.Ready.UUIDs, Cookies: server.Ready.Cookies[:pages],
+		})
 	if err != nil {
 		return Row{}, err
 	}
@@ -302,15 +308,20 @@ func (r *Row) judge(samples []sample, seen arrivals, c *changes, begin, end time
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (f *Figures) print() {
-	fmt.Printf("%d GPUs with %d processes each, sampled every 0.9 s, every value moving; %d processors for all; load %s before\n\n",
+	fmt.Printf("%d GPUs with %d processes each, sampled every 0.9 s, every value moving; %d processors for all; load "+
+		"%s before\n\n",
 		gpus, processes, f.Processors, f.LoadBefore)
-	fmt.Printf("%6s %18s %27s %12s %18s %12s %12s %8s\n", "pages", "driver to page, ms", "sample to page, ms", "of it until", "CPU, s per s", "server's, ms", "bytes per", "missed")
-	fmt.Printf("%6s %9s %8s %9s %8s %8s %12s %9s %8s %12s %12s %8s\n", "", "p50", "p99", "p50", "p99", "max", "published", "server", "readers", "per page", "page and s", "")
+	fmt.Printf("%6s %18s %27s %12s %18s %12s %12s %8s\n", "pages", "driver to page, ms", "sample to page, ms",
+		"of it until", "CPU, s per s", "server's, ms", "bytes per", "missed")
+	fmt.Printf("%6s %9s %8s %9s %8s %8s %12s %9s %8s %12s %12s %8s\n", "", "p50", "p99", "p50", "p99", "max", "published",
+		"server", "readers", "per page", "page and s", "")
 	for _, r := range f.Rows {
-		fmt.Printf("%6d %9.1f %8.1f %9.1f %8.1f %8.1f %12.1f %9.3f %8.3f %12.2f %12.0f %7.2f%%\n", r.Pages, r.ChangeP50, r.ChangeP99, r.P50, r.P99, r.Max, r.PublishP99, r.CPU, r.ReadersCPU,
+		fmt.Printf("%6d %9.1f %8.1f %9.1f %8.1f %8.1f %12.1f %9.3f %8.3f %12.2f %12.0f %7.2f%%\n", r.Pages, r.ChangeP50,
+			r.ChangeP99, r.P50, r.P99, r.Max, r.PublishP99, r.CPU, r.ReadersCPU,
 			(r.CPU-f.IdleCPU)/float64(r.Pages)*1000, r.Bytes, r.Missed*100)
 	}
 	last := f.Rows[len(f.Rows)-1]
-	fmt.Printf("\nWithout pages the server takes %.3f s of processor time per second; with %d it has %.0f MB.\n", f.IdleCPU, last.Pages, last.Memory)
+	fmt.Printf("\nWithout pages the server takes %.3f s of processor time per second; with %d it has %.0f MB.\n",
+		f.IdleCPU, last.Pages, last.Memory)
 	fmt.Println("A change in the driver waits up to a second for its sample, half a second in the mean.")
 }

@@ -41,7 +41,10 @@ type page struct {
 
 // pageOf is what the i-th page shows.
 func pageOf(cfg config, i int) *page {
-	p := &page{cookie: cfg.Cookies[i], query: "view=gpus", shown: map[string]string{}, at: map[string][]int64{}, bytes: map[int64]int{}}
+	p := &page{
+		cookie: cfg.Cookies[i], query: "view=gpus", shown: map[string]string{}, at: map[string][]int64{},
+		bytes: map[int64]int{},
+	}
 	switch i % 5 {
 	case 3:
 		p.query = "view=home"
@@ -67,7 +70,8 @@ func read(ctx context.Context, file string) error {
 	list := make([]*page, len(cfg.Cookies))
 	for i := range list {
 		list[i] = pageOf(cfg, i)
-		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}}
+		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}}}
 		open.Add(1)
 		opened := sync.OnceFunc(open.Done)
 		reading.Go(func() {

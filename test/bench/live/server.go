@@ -129,7 +129,9 @@ func serve(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	service, err := notebooks.New(notebooks.Config{DB: databases.DB(), Cluster: noCluster{}, Origins: ports, Log: slog.New(slog.DiscardHandler)})
+	service, err := notebooks.New(notebooks.Config{
+		DB: databases.DB(), Cluster: noCluster{}, Origins: ports, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		return err
 	}
@@ -148,14 +150,15 @@ func serve(ctx context.Context, file string) error {
 	tasks.Go(func() { _ = recorder.Run(ctx, machines.Subscribe(ctx)) })
 	first := make(chan struct{})
 	var once sync.Once
-	monitor := gpu.NewMonitor(gpu.MonitorConfig{Node: "gpu-box", ProbePath: cfg.Probe, Library: cfg.Library, Publish: func(s gpu.Snapshot) {
-		s = owned(s)
-		machines.Update(s)
-		published.note(s, time.Now())
-		if len(s.GPUs) == gpus && len(s.GPUs[gpus-1].Processes) == processes {
-			once.Do(func() { close(first) })
-		}
-	}})
+	monitor := gpu.NewMonitor(gpu.MonitorConfig{Node: "gpu-box", ProbePath: cfg.Probe, Library: cfg.Library,
+		Publish: func(s gpu.Snapshot) {
+			s = owned(s)
+			machines.Update(s)
+			published.note(s, time.Now())
+			if len(s.GPUs) == gpus && len(s.GPUs[gpus-1].Processes) == processes {
+				once.Do(func() { close(first) })
+			}
+		}})
 	tasks.Go(func() { _ = monitor.Run(ctx) })
 	select {
 	case <-ctx.Done():
@@ -165,8 +168,12 @@ func serve(ctx context.Context, file string) error {
 		return errors.New("the probe has not told of all GPUs and processes within 30 s")
 	}
 	pages, err := webui.New(webui.Config{
-		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder, Quotas: unlimited{},
-		Storage:      storage.New(storage.Config{DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"), FoldersDir: filepath.Join(cfg.Dir, "folders")}),
+		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder,
+		Quotas: unlimited{},
+		Storage: storage.New(storage.Config{
+			DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"),
+			FoldersDir: filepath.Join(cfg.Dir, "folders"),
+		}),
 		Environments: noEnvironments{},
 		CheckGPU:     func(context.Context) (string, error) { return "", nil },
 		LendGPU:      func(context.Context, string, bool) error { return nil },
@@ -185,7 +192,9 @@ func serve(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: pages, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, TLSConfig: certs.TLSConfig()}
+	server := &http.Server{
+		Handler: pages, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, TLSConfig: certs.TLSConfig(),
+	}
 	tasks.Go(func() { _ = server.ServeTLS(listener, "", "") })
 	defer func() { _ = server.Close() }()
 	r.Address, r.CA, r.UUIDs = listener.Addr().String(), certs.CAPEM(), published.uuids()
@@ -197,7 +206,8 @@ func serve(ctx context.Context, file string) error {
 }
 
 // signIn makes the people, a session for each, and launches of some.
-func signIn(ctx context.Context, people *users.Service, service *notebooks.Service, n int) (cookies []string, err error) {
+func signIn(ctx context.Context, people *users.Service, service *notebooks.Service,
+	n int) (cookies []string, err error) {
 	for i := range n {
 		u, err := people.Create(ctx, users.NewUser{Handle: handle(i), Name: handle(i), Role: users.RoleMember})
 		if err != nil {

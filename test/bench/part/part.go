@@ -145,7 +145,8 @@ func CPUWhile(ctx context.Context, d time.Duration, pids ...int) ([]float64, err
 func cpuTime(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
-		return 0, fmt.Errorf("process %d has no /proc/%d/task/*/schedstat: it has ended, or this kernel does not count", pid, pid)
+		return 0, fmt.Errorf("process %d has no /proc/%d/task/*/schedstat: it has ended, or this kernel does not count", pid,
+			pid)
 	}
 	var sum time.Duration
 	for _, file := range files {

@@ -171,7 +171,8 @@ func (b bench) inTurns(ctx context.Context, dir string, f *Figures, stock, own *
 }
 
 func (f *Figures) print() {
-	fmt.Printf("%d routes, %d processors shared by proxy, backend and load generator; node %s; medians\n\n", f.Routes, f.Processors, f.Node)
+	fmt.Printf("%d routes, %d processors shared by proxy, backend and load generator; node %s; medians\n\n", f.Routes,
+		f.Processors, f.Node)
 	fmt.Printf("%-40s %14s %14s %10s\n", "", "stock proxy", "gpulab", "ratio")
 	defer fmt.Println("\nIn the lab the proxy is part of gpulab's one process, which holds database and accounts anyway:" +
 		"\nthe last row counts what came on top of them. The stock proxy is a process of its own.")

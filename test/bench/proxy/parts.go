@@ -59,7 +59,8 @@ func announce(address string, r ready) (net.Listener, error) {
 func serveConn(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	in := bufio.NewReaderSize(conn, 16<<10)
-	answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", answerSize, strings.Repeat("x", answerSize))
+	answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		answerSize, strings.Repeat("x", answerSize))
 	for {
 		key, ok := readRequest(in)
 		if !ok {
@@ -72,7 +73,8 @@ func serveConn(conn net.Conn) {
 			continue
 		}
 		sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-		_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
+		_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: "+
+			"Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
 		echoFrames(conn, in)
 		return
 	}
@@ -292,9 +294,11 @@ func getOnce(conn net.Conn, in *bufio.Reader, cfg partConfig, route int) error {
 
 // request is what a browser on JupyterLab's page sends.
 func request(cfg partConfig, route int, path, more string) []byte {
-	return fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36\r\n"+
+	return fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) "+
+		"AppleWebKit/537.36\r\n"+
 		"Accept-Language: en\r\nReferer: https://%s%s/lab\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Site: same-origin\r\n"+
-		"Cookie: "+cookies.Session+"=%s; _xsrf=2|abcdef01|0123456789abcdef; jupyterhub-user-student=2|1:0|10:1700000000|abcdef\r\n%s\r\n",
+		"Cookie: "+cookies.Session+"=%s; _xsrf=2|abcdef01|0123456789abcdef; "+
+		"jupyterhub-user-student=2|1:0|10:1700000000|abcdef\r\n%s\r\n",
 		routePath(route), path, cfg.Address, cfg.Address, routePath(route), cfg.Cookies[route], more)
 }
 
@@ -316,7 +320,8 @@ func readHead(in *bufio.Reader) (status, length int, err error) {
 }
 
 func upgrade(conn net.Conn, in *bufio.Reader, cfg partConfig, route int) error {
-	more := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nOrigin: https://" + cfg.Address + "\r\n"
+	more := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+		"AAAAAAAAAAAAAAAAAAAAAA==\r\nOrigin: https://" + cfg.Address + "\r\n"
 	if _, err := conn.Write(request(cfg, route, "/api/kernels/1/channels", more)); err != nil {
 		return err
 	}

@@ -190,7 +190,10 @@ func startStock(ctx context.Context, script string) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{name: "configurable-http-proxy", cmd: cmd, ready: ready{Address: "127.0.0.1:" + ports[0], API: "127.0.0.1:" + ports[1]}}
+	p := &process{
+		name: "configurable-http-proxy", cmd: cmd,
+		ready: ready{Address: "127.0.0.1:" + ports[0], API: "127.0.0.1:" + ports[1]},
+	}
 	for range 100 {
 		conn, err := net.DialTimeout("tcp", p.ready.API, time.Second)
 		if err == nil {
@@ -233,11 +236,14 @@ func podAddress(backend string, i int) string {
 // addRoutes tells a proxy of every server, as JupyterHub does.
 func addRoutes(ctx context.Context, p *process, backend string) error {
 	for i := range routeCount {
-		body, err := json.Marshal(map[string]any{"target": "http://" + podAddress(backend, i), "jupyterhub": true, "user": handle(i), "server_name": "gpu"})
+		body, err := json.Marshal(map[string]any{
+			"target": "http://" + podAddress(backend, i), "jupyterhub": true, "user": handle(i), "server_name": "gpu",
+		})
 		if err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.ready.API+"/api/routes"+routePath(i), bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.ready.API+"/api/routes"+routePath(i),
+			bytes.NewReader(body))
 		if err != nil {
 			return err
 		}

@@ -126,7 +126,8 @@ func (b bench) measure(ctx context.Context) (f *Figures, err error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := startPart(ctx, exec.CommandContext(ctx, self, "part-monitor", probe, simdriver.Library(root), fmt.Sprint(total)))
+	own, err := startPart(ctx, exec.CommandContext(ctx, self, "part-monitor", probe, simdriver.Library(root),
+		fmt.Sprint(total)))
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +160,8 @@ func (b bench) build(ctx context.Context, dir string) (root, probe string, err e
 	driver, probe := filepath.Join(dir, "driver"), filepath.Join(dir, "gpulab-probe")
 	for _, args := range [][]string{
 		{"make", "-C", filepath.Join(repository, "packaging/simdriver"), "OUT=" + driver},
-		{"go", "build", "-C", repository, "-trimpath", "-ldflags=-s -w -extldflags=-Wl,-z,lazy", "-o", probe, "./cmd/gpulab-probe"},
+		{"go", "build", "-C", repository, "-trimpath", "-ldflags=-s -w -extldflags=-Wl,-z,lazy", "-o", probe,
+			"./cmd/gpulab-probe"},
 	} {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -Wno-deprecated-declarations")
@@ -239,7 +241,8 @@ func (b bench) judge(name string, p *part) error {
 func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 
 func (f *Figures) print() {
-	fmt.Printf("%d GPUs with %d processes each, once a second; %d processors; nvitop %s; medians\n\n", f.GPUs, f.Processes, f.Processors, f.Nvitop)
+	fmt.Printf("%d GPUs with %d processes each, once a second; %d processors; nvitop %s; medians\n\n", f.GPUs, f.Processes,
+		f.Processors, f.Nvitop)
 	fmt.Printf("%-44s %12s %12s %10s\n", "", "nvitop", "gpulab", "ratio")
 	for _, row := range []struct {
 		name      string
@@ -251,6 +254,7 @@ func (f *Figures) print() {
 	} {
 		fmt.Printf("%-44s %12.2f %12.2f %9.2fx\n", row.name, row.peer, row.own, row.peer/row.own)
 	}
-	fmt.Printf("\ngpulab's probe alone: %.2f ms and %.1f MiB; the program around the monitor: %.2f ms and %.1f MiB, %.1f MiB of it with the monitor.\n",
+	fmt.Printf("\ngpulab's probe alone: %.2f ms and %.1f MiB; the program around the monitor: %.2f ms and %.1f MiB, "+
+		"%.1f MiB of it with the monitor.\n",
 		f.Probe.CPU, f.Probe.Memory, f.Monitor.CPU, f.Monitor.Memory, f.MonitorShare)
 }

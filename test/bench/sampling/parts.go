@@ -149,7 +149,8 @@ func complete(s gpu.Snapshot) int {
 func cpuTime(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
-		return 0, fmt.Errorf("process %d has no /proc/%d/task/*/schedstat: it has ended, or this kernel does not count", pid, pid)
+		return 0, fmt.Errorf("process %d has no /proc/%d/task/*/schedstat: it has ended, or this kernel does not count", pid,
+			pid)
 	}
 	var sum time.Duration
 	for _, file := range files {

@@ -141,7 +141,9 @@ func serve(ctx context.Context, file string) error {
 		return err
 	}
 	door := netip.MustParseAddrPort(ln.Addr().String())
-	server := nodeapi.NewServer(nodeapi.Config{Head: h, Registry: registry, Authority: authority, Log: slog.New(slog.DiscardHandler)})
+	server := nodeapi.NewServer(nodeapi.Config{
+		Head: h, Registry: registry, Authority: authority, Log: slog.New(slog.DiscardHandler),
+	})
 	tasks.Go(func() { _ = server.ServeTLS(counting{ln, h}, "", "") })
 	defer func() { _ = server.Close() }()
 	r := ready{Door: door, Lab: authority.PEM()}
@@ -161,7 +163,8 @@ func serve(ctx context.Context, file string) error {
 
 // letIn makes a machine one of the pool's. It joins on the head itself, since
 // the door lets nobody try codes fast.
-func letIn(ctx context.Context, registry *nodes.Registry, authority *nodes.Authority, door netip.AddrPort, name string) (m member, err error) {
+func letIn(ctx context.Context, registry *nodes.Registry, authority *nodes.Authority, door netip.AddrPort,
+	name string) (m member, err error) {
 	code, _, err := registry.Invite(ctx, authority.Fingerprint(), []netip.AddrPort{door})
 	if err != nil {
 		return m, err
@@ -186,7 +189,9 @@ func letIn(ctx context.Context, registry *nodes.Registry, authority *nodes.Autho
 	if err != nil {
 		return m, err
 	}
-	_, _, err = registry.Join(ctx, nodes.Application{CodeID: code.ID, Secret: code.Secret, KeyHash: hash, Name: name, Machine: name, Version: "bench", GPUs: "real"})
+	_, _, err = registry.Join(ctx, nodes.Application{
+		CodeID: code.ID, Secret: code.Secret, KeyHash: hash, Name: name, Machine: name, Version: "bench", GPUs: "real",
+	})
 	if err != nil {
 		return m, err
 	}

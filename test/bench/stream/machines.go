@@ -39,7 +39,8 @@ func report(ctx context.Context, file string) error {
 		if err != nil {
 			return err
 		}
-		client := nodeapi.Member(nodeapi.Places{Addresses: []netip.AddrPort{cfg.Door}}, authority, func() (*tls.Certificate, error) { return &pair, nil })
+		client := nodeapi.Member(nodeapi.Places{Addresses: []netip.AddrPort{cfg.Door}}, authority,
+			func() (*tls.Certificate, error) { return &pair, nil })
 		reports := make(chan nodeapi.Report)
 		tasks.Go(func() { tell(ctx, m.Name, reports) })
 		tasks.Go(func() {
@@ -102,23 +103,34 @@ func card(node string, i, second int) gpu.GPU {
 	g := gpu.GPU{
 		Device: gpu.Device{
 			UUID:  fmt.Sprintf("GPU-%s-%s-%s-%s-%s", digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32]),
-			Index: i, Name: "NVIDIA A100-SXM4-80GB", PCIBusID: fmt.Sprintf("00000000:%02X:00.0", i), MemoryTotal: count(80 << 30), PowerLimit: number(400),
-			ComputeCapability: "8.0", SMClockMax: number(1410), MemoryClockMax: number(1593), PCIeGenerationMax: number(4), PCIeWidthMax: number(16),
-			ECC: &on, Persistence: &on, Slots: 1,
+			Index: i, Name: "NVIDIA A100-SXM4-80GB", PCIBusID: fmt.Sprintf("00000000:%02X:00.0", i),
+			MemoryTotal: count(80 << 30), PowerLimit: number(400),
+			ComputeCapability: "8.0", SMClockMax: number(1410), MemoryClockMax: number(1593), PCIeGenerationMax: number(4),
+			PCIeWidthMax: number(16),
+			ECC:          &on, Persistence: &on, Slots: 1,
 		},
 		Reading: gpu.Reading{
-			Utilization: number(use), MemoryUtilization: number(use / 2), Encoder: number(0), Decoder: number(0), MemoryUsed: count(uint64(use) << 28),
-			Power: number(60 + 3*use), Energy: number(1e6 + 300*float64(second)), Temperature: number(30 + use/2), MemoryTemperature: number(35 + use/2),
-			SMClock: number(210 + 12*use), MemoryClock: number(1593), Throttle: []string{}, PCIeGeneration: number(4), PCIeWidth: number(16),
+			Utilization: number(use), MemoryUtilization: number(use / 2), Encoder: number(0), Decoder: number(0),
+			MemoryUsed: count(uint64(use) << 28),
+			Power:      number(60 + 3*use), Energy: number(1e6 + 300*float64(second)), Temperature: number(30 + use/2),
+			MemoryTemperature: number(35 + use/2),
+			SMClock:           number(210 + 12*use), MemoryClock: number(1593), Throttle: []string{}, PCIeGeneration: number(4),
+			PCIeWidth:    number(16),
 			PCIeReceived: number(1e6 * use), PCIeSent: number(2e6 * use),
-			Health: gpu.Health{ECCCorrected: count(0), ECCUncorrected: count(0), RemappedCorrectable: count(0), RemappedUncorrectable: count(0)},
+			Health: gpu.Health{
+				ECCCorrected: count(0), ECCUncorrected: count(0), RemappedCorrectable: count(0), RemappedUncorrectable: count(0),
+			},
 		},
 	}
-	pod := gpu.PodRef{UID: digits[32:64], Namespace: "user-" + digits[:8], Name: "jupyter-" + digits[:8], User: "u" + digits[:8], Notebook: "gpu"}
+	pod := gpu.PodRef{
+		UID: digits[32:64], Namespace: "user-" + digits[:8], Name: "jupyter-" + digits[:8], User: "u" + digits[:8],
+		Notebook: "gpu",
+	}
 	g.Holders = []gpu.Holder{{PodRef: pod, Container: "notebook", Since: time.Unix(1.7e9, 0)}}
 	for p := range processes {
 		g.Processes = append(g.Processes, gpu.Process{
-			PID: 1000 + 10*i + p, Name: "python3", MemoryUsed: count(uint64(use) << 26), SMUtilization: number(use / processes), Pod: pod, UnixUser: "20001",
+			PID: 1000 + 10*i + p, Name: "python3", MemoryUsed: count(uint64(use) << 26), SMUtilization: number(use / processes),
+			Pod: pod, UnixUser: "20001",
 		})
 	}
 	return g

@@ -128,12 +128,14 @@ func (b bench) hear(ctx context.Context, machines int, profile string) (Row, err
 		return r, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	head, err := part.Start[ready](ctx, dir, "head", config{Dir: filepath.Join(dir, "data"), Machines: machines, Profile: profile})
+	head, err := part.Start[ready](ctx, dir, "head",
+		config{Dir: filepath.Join(dir, "data"), Machines: machines, Profile: profile})
 	if err != nil {
 		return r, err
 	}
 	defer head.Kill()
-	others, err := part.Start[ready](ctx, dir, "machines", config{Door: head.Ready.Door, Lab: head.Ready.Lab, Members: head.Ready.Members})
+	others, err := part.Start[ready](ctx, dir, "machines",
+		config{Door: head.Ready.Door, Lab: head.Ready.Lab, Members: head.Ready.Members})
 	if err != nil {
 		return r, err
 	}
@@ -172,15 +174,20 @@ func (b bench) hear(ctx context.Context, machines int, profile string) (Row, err
 }
 
 func (f *Figures) print() {
-	fmt.Printf("Machines with %d GPUs and %d processes on each, one reading a second, every value moving; %d processors for all; load %s before\n\n",
+	fmt.Printf("Machines with %d GPUs and %d processes on each, one reading a second, every value moving; %d "+
+		"processors for all; load %s before\n\n",
 		gpus, processes, f.Processors, f.LoadBefore)
-	fmt.Printf("%9s %20s %10s %16s %21s %12s %12s\n", "machines", "CPU, s per s", "head's MB", "readings per", "bytes per machine, s", "slowest", "head's CPU")
-	fmt.Printf("%9s %10s %9s %10s %16s %10s %10s %12s %12s\n", "", "head", "machines", "resident", "machine and s", "to head", "back", "reading, ms", "per machine")
+	fmt.Printf("%9s %20s %10s %16s %21s %12s %12s\n", "machines", "CPU, s per s", "head's MB", "readings per",
+		"bytes per machine, s", "slowest", "head's CPU")
+	fmt.Printf("%9s %10s %9s %10s %16s %10s %10s %12s %12s\n", "", "head", "machines", "resident", "machine and s",
+		"to head", "back", "reading, ms", "per machine")
 	for _, r := range f.Rows {
-		fmt.Printf("%9d %10.3f %9.3f %10.1f %16.2f %10.0f %10.0f %12.1f %12.4f\n", r.Machines, r.CPU, r.MachinesCPU, r.Memory, r.Readings, r.Received, r.Sent, r.Late, r.CPU/float64(r.Machines))
+		fmt.Printf("%9d %10.3f %9.3f %10.1f %16.2f %10.0f %10.0f %12.1f %12.4f\n", r.Machines, r.CPU, r.MachinesCPU, r.Memory,
+			r.Readings, r.Received, r.Sent, r.Late, r.CPU/float64(r.Machines))
 	}
 	one, all := f.Rows[0], f.Rows[len(f.Rows)-1]
-	fmt.Printf("\n%d machines cost %.1f × the processor time and %.2f × the memory of %d.\n", all.Machines, all.CPU/one.CPU, all.Memory/one.Memory, one.Machines)
+	fmt.Printf("\n%d machines cost %.1f × the processor time and %.2f × the memory of %d.\n", all.Machines,
+		all.CPU/one.CPU, all.Memory/one.Memory, one.Machines)
 	fmt.Printf("Goals: head < 1 core (%s), < 200 MB (%s).\n", verdict(all.CPU < 1), verdict(all.Memory < 200))
 }
 

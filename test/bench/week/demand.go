@@ -167,7 +167,9 @@ func session(r *rand.Rand, person int) Session {
 	n := min(max(int(math.Round(cellsMedian*math.Exp(cellsSigma*r.NormFloat64()))), 1), mostCells)
 	end := s.At
 	for range n {
-		c := Cell{Think: lognormal(r, thinkMedian, thinkSigma, longestThink), Busy: lognormal(r, cellMedian, cellSigma, longestCell)}
+		c := Cell{
+			Think: lognormal(r, thinkMedian, thinkSigma, longestThink), Busy: lognormal(r, cellMedian, cellSigma, longestCell),
+		}
 		c.Away = c.Think >= awayFrom && r.Float64() < 0.5
 		if end += c.Think + c.Busy; end > s.Until {
 			break
@@ -204,7 +206,8 @@ func pick(r *rand.Rand, weights []float64) int {
 
 // lognormal draws a time, in whole seconds.
 func lognormal(r *rand.Rand, median time.Duration, sigma float64, most time.Duration) time.Duration {
-	return max(min(time.Duration(float64(median)*math.Exp(sigma*r.NormFloat64())), most).Truncate(time.Second), time.Second)
+	return max(min(time.Duration(float64(median)*math.Exp(sigma*r.NormFloat64())), most).Truncate(time.Second),
+		time.Second)
 }
 
 // poisson draws how often something happens that does so often on average.

@@ -126,7 +126,9 @@ func (g *gpulab) ownMakesWay() bool { return false }
 // asked, started and ended keep the rows from which past use is counted, and in
 // which notebooks are entered that are taken back.
 func (g *gpulab) asked(ctx context.Context, l *lab, w *Launch) error {
-	return g.write(ctx, `INSERT INTO launches (id, user_id, handle, name, profile, gpus, state, requested_at) VALUES (?, ?, ?, ?, 'gpu', ?, 'waiting', ?)`,
+	return g.write(ctx,
+		`INSERT INTO launches (id, user_id, handle, name, profile, gpus, state, requested_at)
+			VALUES (?, ?, ?, ?, 'gpu', ?, 'waiting', ?)`,
 		w.ID, g.people[w.Person], handle(w.Person), strconv.FormatInt(w.ID, 10), w.GPUs, g.milli(l.now))
 }
 
@@ -327,9 +329,12 @@ func (g *gpulab) notebooks(ctx context.Context) ([]idle.Notebook, error) {
 		if w.since >= 0 || w.until > g.looked {
 			use = 80
 		}
-		s.GPUs = append(s.GPUs, gpu.GPU{Reading: gpu.Reading{Utilization: &use}, Holders: []gpu.Holder{{PodRef: gpu.PodRef{UID: pod(w)}}}})
+		s.GPUs = append(s.GPUs, gpu.GPU{
+			Reading: gpu.Reading{Utilization: &use}, Holders: []gpu.Holder{{PodRef: gpu.PodRef{UID: pod(w)}}},
+		})
 		list = append(list, idle.Notebook{
-			Launch: w.ID, UserID: g.people[w.Person], Handle: handle(w.Person), Name: strconv.FormatInt(w.ID, 10), Profile: "gpu", GPUs: w.GPUs,
+			Launch: w.ID, UserID: g.people[w.Person], Handle: handle(w.Person), Name: strconv.FormatInt(w.ID, 10),
+			Profile: "gpu", GPUs: w.GPUs,
 			Node: Node(w.Machine), PodUID: pod(w), Ready: g.began.Add(w.Started),
 			Waited: w.Started-w.Asked >= policy.Unopened/10, Browsed: w.opened, Policy: policy,
 		})

@@ -174,7 +174,8 @@ func (l *lab) letIn(ctx context.Context) error {
 				continue
 			}
 			if l.free[machine] < launch.GPUs {
-				return fmt.Errorf("launch %d is given %d GPUs of machine %d, which has %d free", launch.ID, launch.GPUs, machine, l.free[machine])
+				return fmt.Errorf("launch %d is given %d GPUs of machine %d, which has %d free", launch.ID, launch.GPUs, machine,
+					l.free[machine])
 			}
 			l.free[machine] -= launch.GPUs
 			launch.Started, launch.Machine = l.now, machine
@@ -192,7 +193,8 @@ func (l *lab) letIn(ctx context.Context) error {
 // ask puts a launch among those who wait.
 func (l *lab) ask(ctx context.Context, launch *Launch) (*Launch, error) {
 	l.last++
-	launch.ID, launch.Asked, launch.Started, launch.Ended, launch.Machine, launch.since, launch.until = l.last, l.now, -1, -1, -1, -1, -1
+	launch.ID, launch.Asked, launch.Started, launch.Ended, launch.Machine, launch.since, launch.until = l.last, l.now, -1,
+		-1, -1, -1, -1
 	l.policy.fit(l, launch)
 	l.waiting = append(l.waiting, launch)
 	l.launches = append(l.launches, launch)
@@ -258,7 +260,8 @@ const noticing = 5 * time.Minute
 
 // submit puts a job in line.
 func (l *lab) submit(ctx context.Context, j Job) error {
-	if own := l.people[j.Person]; l.policy.ownMakesWay() && own.notebook != nil && own.notebook.runs() && own.sitting == nil {
+	if own := l.people[j.Person]; l.policy.ownMakesWay() && own.notebook != nil && own.notebook.runs() &&
+		own.sitting == nil {
 		if err := l.end(ctx, own.notebook); err != nil {
 			return err
 		}
