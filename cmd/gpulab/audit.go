@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/spf13/cobra"
-
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 func newAudit(a *app) *cobra.Command {
@@ -32,7 +31,7 @@ func (f *auditFlags) add(c *cobra.Command, a *app) {
 	c.Flags().StringVar(&f.since, "since", "", "not older: a day such as 2026-03-01, or how far back, such as 24h or 7d")
 	c.Flags().StringVar(&f.until, "until", "", "not newer: up to the end of a day such as 2026-03-31, or how far back")
 	var actions []string
-	for _, action := range users.AuditActions() {
+	for _, action := range audit.Actions() {
 		actions = append(actions, action.Name)
 	}
 	completeFlag(c, "action", actions...)
@@ -45,9 +44,9 @@ func (f *auditFlags) add(c *cobra.Command, a *app) {
 	}
 }
 
-func (f *auditFlags) filter(now time.Time) (users.AuditFilter, error) {
-	filter := users.AuditFilter{Person: f.user, Action: f.action, Remote: f.address}
-	if f.action != "" && users.AuditWords(f.action) == f.action {
+func (f *auditFlags) filter(now time.Time) (audit.Filter, error) {
+	filter := audit.Filter{Person: f.user, Action: f.action, Remote: f.address}
+	if f.action != "" && audit.Words(f.action) == f.action {
 		return filter, fail(exitUsage, "there is no action %q; `gpulab audit list --action` and the Tab key show them all",
 			f.action)
 	}
@@ -114,7 +113,7 @@ func newAuditList(a *app) *cobra.Command {
 	return c
 }
 
-func printAudit(w io.Writer, entries []users.Entry) error {
+func printAudit(w io.Writer, entries []audit.Entry) error {
 	if len(entries) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing of the last 400 days fits.")
 		return err
@@ -122,7 +121,7 @@ func printAudit(w io.Writer, entries []users.Entry) error {
 	rows := [][]string{{"WHEN", "WHO", "WHAT", "WHOM", "FROM", "DETAILS"}}
 	for _, e := range entries {
 		rows = append(rows, []string{
-			e.At.Local().Format("2006-01-02 15:04:05"), e.Actor, users.AuditWords(e.Action), e.Target, e.Remote, e.Detail,
+			e.At.Local().Format("2006-01-02 15:04:05"), e.Actor, audit.Words(e.Action), e.Target, e.Remote, e.Detail,
 		})
 	}
 	return table(w, rows)
@@ -149,9 +148,9 @@ exports is recorded too.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			format := users.AuditJSON
+			format := audit.JSON
 			if asCSV {
-				format = users.AuditCSV
+				format = audit.CSV
 			}
 			return a.client().ExportAudit(c.Context(), c.OutOrStdout(), format, filter)
 		},
@@ -180,14 +179,14 @@ Of an export with a filter only what is in it can be checked.`,
 			"audit.json",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var kept *users.Hash
+			var kept *audit.Hash
 			if expect != "" {
-				kept = &users.Hash{}
+				kept = &audit.Hash{}
 				if err := kept.UnmarshalText([]byte(strings.TrimSpace(expect))); err != nil {
 					return fail(exitUsage, "--expect: %w", err)
 				}
 			}
-			var check users.ChainCheck
+			var check audit.ChainCheck
 			var err error
 			if file != "" {
 				check, err = verifyFile(file, kept)
@@ -222,20 +221,20 @@ Of an export with a filter only what is in it can be checked.`,
 	return c
 }
 
-func verifyFile(path string, expect *users.Hash) (users.ChainCheck, error) {
+func verifyFile(path string, expect *audit.Hash) (audit.ChainCheck, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return users.ChainCheck{}, err
+		return audit.ChainCheck{}, err
 	}
 	defer f.Close()
-	check, err := users.CheckExport(f, expect)
+	check, err := audit.CheckExport(f, expect)
 	if err != nil {
 		return check, fmt.Errorf("%s: %w", path, err)
 	}
 	return check, nil
 }
 
-func printCheck(w io.Writer, check users.ChainCheck) error {
+func printCheck(w io.Writer, check audit.ChainCheck) error {
 	if check.Entries == 0 {
 		_, err := fmt.Fprintf(w, "There is no entry; head hash %s\n", check.Head)
 		return err
@@ -256,20 +255,20 @@ func printCheck(w io.Writer, check users.ChainCheck) error {
 }
 
 // AuditEntries implements ctl.Daemon.
-func (l *appliance) AuditEntries(ctx context.Context, f users.AuditFilter) ([]users.Entry, error) {
-	return l.people.AuditEntries(ctx, f)
+func (l *appliance) AuditEntries(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
+	return l.audit.List(ctx, f)
 }
 
 // VerifyAudit implements ctl.Daemon.
-func (l *appliance) VerifyAudit(ctx context.Context, expect *users.Hash) (users.ChainCheck, error) {
-	return l.people.VerifyAudit(ctx, expect)
+func (l *appliance) VerifyAudit(ctx context.Context, expect *audit.Hash) (audit.ChainCheck, error) {
+	return l.audit.Verify(ctx, expect)
 }
 
 // ExportAudit implements ctl.Daemon. That root exports stands in the export itself.
-func (l *appliance) ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, f users.AuditFilter) error {
-	if err := l.people.Audit(ctx, users.Entry{Actor: "root", Action: "audit.export",
+func (l *appliance) ExportAudit(ctx context.Context, w io.Writer, format audit.Format, f audit.Filter) error {
+	if err := l.audit.Record(ctx, audit.Entry{Actor: "root", Action: "audit.export",
 		Detail: string(format) + f.Words()}); err != nil {
 		return err
 	}
-	return l.people.ExportAudit(ctx, w, format, f)
+	return l.audit.Export(ctx, w, format, f)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -22,13 +23,13 @@ type auditDaemon struct {
 	l *appliance
 }
 
-func (d auditDaemon) AuditEntries(ctx context.Context, f users.AuditFilter) ([]users.Entry, error) {
+func (d auditDaemon) AuditEntries(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
 	return d.l.AuditEntries(ctx, f)
 }
-func (d auditDaemon) VerifyAudit(ctx context.Context, expect *users.Hash) (users.ChainCheck, error) {
+func (d auditDaemon) VerifyAudit(ctx context.Context, expect *audit.Hash) (audit.ChainCheck, error) {
 	return d.l.VerifyAudit(ctx, expect)
 }
-func (d auditDaemon) ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, f users.AuditFilter) error {
+func (d auditDaemon) ExportAudit(ctx context.Context, w io.Writer, format audit.Format, f audit.Filter) error {
 	return d.l.ExportAudit(ctx, w, format, f)
 }
 func (d auditDaemon) UserTokens(ctx context.Context, handle string) ([]users.Token, error) {
@@ -48,7 +49,7 @@ func auditLab(t *testing.T) (l *appliance, ben users.User, socket string) {
 func TestAuditCommands(t *testing.T) {
 	needRoot(t)
 	l, ben, socket := auditLab(t)
-	l.audit(t.Context(), "user.add", "ben")
+	l.recordRoot(t.Context(), "user.add", "ben", "")
 	must := func(args ...string) string {
 		t.Helper()
 		code, out, stderr := gpulab(t, append(args, "--socket", socket)...)
@@ -70,7 +71,7 @@ func TestAuditCommands(t *testing.T) {
 	if out := must("audit", "list", "--until", "2001-01-01"); !strings.Contains(out, "Nothing") {
 		t.Error(out)
 	}
-	var entries []users.Entry
+	var entries []audit.Entry
 	if err := json.Unmarshal([]byte(must("audit", "list", "--json", "--limit", "1", "--action", "admin.created")), &entries); err != nil || len(entries) != 1 || entries[0].Target != "ada" {
 		t.Errorf("%+v, %v", entries, err)
 	}

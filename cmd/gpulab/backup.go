@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/backup"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -321,7 +322,7 @@ func noteBackup(ctx context.Context, db *sql.DB, name string, m backup.Manifest,
 	if err != nil {
 		return err
 	}
-	return users.New(db).Audit(ctx, users.Entry{
+	return audit.New(db, time.Now).Record(ctx, audit.Entry{
 		Actor: "root", Action: "backup.create", Target: filepath.Base(name), Detail: amount(size) + ", " + backupParts(m),
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/backup"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/mail"
@@ -165,11 +166,11 @@ func (l resting) checkRestored(t *testing.T, ca string) {
 func checkAudited(t *testing.T, s *store.Store, action string) {
 	t.Helper()
 	people := users.New(s.DB())
-	list, err := people.AuditEntries(t.Context(), users.AuditFilter{Action: action})
+	list, err := people.AuditLog().List(t.Context(), audit.Filter{Action: action})
 	if err != nil || len(list) != 1 || list[0].Actor != "root" {
 		t.Errorf("%s: %+v, %v", action, list, err)
 	}
-	if _, err := people.VerifyAudit(t.Context(), nil); err != nil {
+	if _, err := people.AuditLog().Verify(t.Context(), nil); err != nil {
 		t.Errorf("the audit log's chain: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
@@ -220,7 +221,7 @@ func troubles(s gpu.Snapshot) string {
 func (l *appliance) AdminLink(ctx context.Context) (ctl.Link, error) {
 	link, err := l.link(ctx, users.Link{Purpose: users.PurposeAdminSetup}, "/setup")
 	if err == nil {
-		l.audit(ctx, "admin.link", "")
+		l.recordRoot(ctx, "admin.link", "", "")
 	}
 	return link, err
 }
@@ -258,7 +259,7 @@ func (l *appliance) AddUser(ctx context.Context, u ctl.NewUser) (ctl.UserWithLin
 	if err != nil {
 		return ctl.UserWithLink{}, err
 	}
-	l.audit(ctx, "user.add", created.Handle)
+	l.recordRoot(ctx, "user.add", created.Handle, "")
 	return l.withPasswordLink(ctx, created)
 }
 
@@ -268,7 +269,7 @@ func (l *appliance) PasswordLink(ctx context.Context, handle string) (ctl.UserWi
 	if err != nil {
 		return ctl.UserWithLink{}, err
 	}
-	l.audit(ctx, "user.password-link", handle)
+	l.recordRoot(ctx, "user.password-link", handle, "")
 	return l.withPasswordLink(ctx, u)
 }
 
@@ -277,8 +278,9 @@ func (l *appliance) withPasswordLink(ctx context.Context, u users.User) (ctl.Use
 	return ctl.UserWithLink{User: u, Link: link}, err
 }
 
-func (l *appliance) audit(ctx context.Context, action, target string) {
-	_ = l.people.Audit(ctx, users.Entry{Actor: "root", Action: action, Target: target})
+// recordRoot records what root did with a command on this machine. What was done stands even if it cannot be recorded.
+func (l *appliance) recordRoot(ctx context.Context, action, target, detail string) {
+	_ = l.audit.Record(ctx, audit.Entry{Actor: "root", Action: action, Target: target, Detail: detail})
 }
 
 // sessionUser finds who is signed in.

@@ -386,7 +386,9 @@ func (l *appliance) CreateEnvironment(ctx context.Context, w ctl.WantedEnvironme
 	if err != nil {
 		return err
 	}
-	built := func(e environments.Environment) { l.audit(context.WithoutCancel(ctx), "environment.create", e.ID()) }
+	built := func(e environments.Environment) {
+		l.recordRoot(context.WithoutCancel(ctx), "environment.create", e.ID(), "")
+	}
 	if _, err := (labEnvironments{l}).Start(ctx, w, built); err != nil {
 		return err
 	}
@@ -428,7 +430,7 @@ func (l *appliance) DefaultEnvironment(ctx context.Context, id string) (ctl.Envi
 	if id != "" {
 		target = e.ID()
 	}
-	l.audit(ctx, "environment.default", target)
+	l.recordRoot(ctx, "environment.default", target, "")
 	return e, nil
 }
 
@@ -436,7 +438,7 @@ func (l *appliance) DefaultEnvironment(ctx context.Context, id string) (ctl.Envi
 func (l *appliance) RemoveEnvironment(ctx context.Context, id string, force bool) (ctl.EnvironmentState, error) {
 	e, err := labEnvironments{l}.Remove(ctx, id, force)
 	if err == nil {
-		l.audit(ctx, "environment.remove", e.ID())
+		l.recordRoot(ctx, "environment.remove", e.ID(), "")
 	}
 	return e, err
 }
@@ -450,7 +452,7 @@ func (l *appliance) ExportEnvironment(ctx context.Context, id string, w io.Write
 func (l *appliance) ImportEnvironment(ctx context.Context, r io.Reader) (ctl.EnvironmentState, error) {
 	e, err := labEnvironments{l}.Import(ctx, r)
 	if err == nil {
-		l.audit(ctx, "environment.import", e.ID())
+		l.recordRoot(ctx, "environment.import", e.ID(), "")
 	}
 	return e, err
 }

@@ -153,7 +153,7 @@ const checkPatience = 90 * time.Second
 // CheckGPU implements ctl.Daemon.
 func (l *appliance) CheckGPU(ctx context.Context) (string, error) {
 	saw, err := l.tryGPU(ctx)
-	l.audit(ctx, "gpu.check", "")
+	l.recordRoot(ctx, "gpu.check", "", "")
 	return saw, err
 }
 

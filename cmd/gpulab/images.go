@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // imageOr is an image, or the notebooks' own where none is named.
@@ -167,7 +167,7 @@ func (l *appliance) ImportImage(ctx context.Context, archive io.Reader, as strin
 	var out []ctl.Image
 	for _, img := range list {
 		out = append(out, l.describeImage(img))
-		l.audit(ctx, "image.import", img.Ref)
+		l.recordRoot(ctx, "image.import", img.Ref, "")
 	}
 	return out, err
 }
@@ -188,7 +188,7 @@ func (l *appliance) PullImage(ctx context.Context, ref string, fn func(ctl.Pull)
 	if err != nil {
 		return err
 	}
-	l.audit(ctx, "image.pull", img.Ref)
+	l.recordRoot(ctx, "image.pull", img.Ref, "")
 	there := l.describeImage(img)
 	return fn(ctl.Pull{Image: &there})
 }
@@ -211,7 +211,7 @@ func (l *appliance) RemoveImage(ctx context.Context, ref string) error {
 	} else if err != nil {
 		return err
 	}
-	return l.people.Audit(ctx, users.Entry{Actor: "root", Action: "image.remove", Target: ref})
+	return l.audit.Record(ctx, audit.Entry{Actor: "root", Action: "image.remove", Target: ref})
 }
 
 // mayRemove says why an image has to stay.

@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/deviceplugin"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/store"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // lentAnywaySetting holds the UUIDs of GPUs that are lent out although somebody
@@ -172,7 +172,7 @@ func (l *appliance) LendGPU(ctx context.Context, which string, anyway bool) (gpu
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: users.LendAction(anyway), Target: g.UUID})
+	return g, l.audit.Record(ctx, audit.Entry{Actor: "root", Action: audit.LendAction(anyway), Target: g.UUID})
 }
 
 // lend finds the GPU and changes its setting.

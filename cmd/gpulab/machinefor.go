@@ -140,7 +140,7 @@ func (m machines) Limit(ctx context.Context, name string, given *ctl.NodeLimit) 
 func (l *appliance) LimitNode(ctx context.Context, name string, limit *ctl.NodeLimit) error {
 	made, err := machines{l}.Limit(ctx, name, limit)
 	if err == nil {
-		l.auditDetail(ctx, "node.limit", name, "for "+made.Words())
+		l.recordRoot(ctx, "node.limit", name, "for "+made.Words())
 	}
 	return err
 }

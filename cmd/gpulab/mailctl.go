@@ -33,7 +33,7 @@ func (l *appliance) Mails(ctx context.Context, state mail.State, limit int) ([]m
 func (l *appliance) TestMail(ctx context.Context, address string) (mail.Tested, error) {
 	tested, err := l.mail.Test(ctx, "root", address)
 	if err == nil {
-		l.audit(ctx, "mail.test", address)
+		l.recordRoot(ctx, "mail.test", address, "")
 	}
 	return tested, err
 }

@@ -38,7 +38,7 @@ func (l *appliance) AnswerNode(ctx context.Context, number string, accept bool) 
 	if accept {
 		action = "node.accept"
 	}
-	l.audit(ctx, action, r.Target())
+	l.recordRoot(ctx, action, r.Target(), "")
 	return r, nil
 }
 

@@ -22,7 +22,7 @@ import (
 func (l *appliance) InviteNode(ctx context.Context) (ctl.NodeInvitation, error) {
 	out, err := machines{l}.Invite(ctx)
 	if err == nil {
-		l.audit(ctx, "node.invite", "")
+		l.recordRoot(ctx, "node.invite", "", "")
 	}
 	return out, err
 }
@@ -34,7 +34,7 @@ func (l *appliance) Nodes(ctx context.Context) (ctl.Machines, error) { return ma
 func (l *appliance) WithdrawInvitation(ctx context.Context, id string) error {
 	err := machines{l}.Withdraw(ctx, id)
 	if err == nil {
-		l.audit(ctx, "node.withdraw", id)
+		l.recordRoot(ctx, "node.withdraw", id, "")
 	}
 	return err
 }
@@ -43,7 +43,7 @@ func (l *appliance) WithdrawInvitation(ctx context.Context, id string) error {
 func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error) {
 	out, err := machines{l}.Remove(ctx, name, anyway)
 	if err == nil {
-		l.audit(ctx, "node.remove", name)
+		l.recordRoot(ctx, "node.remove", name, "")
 	}
 	return out, err
 }
@@ -52,7 +52,7 @@ func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (c
 func (l *appliance) CordonNode(ctx context.Context, name, reason string) (ctl.Cordon, error) {
 	out, err := machines{l}.Cordon(ctx, name, "root", reason)
 	if err == nil {
-		l.auditDetail(ctx, "node.cordon", name, out.Reason)
+		l.recordRoot(ctx, "node.cordon", name, out.Reason)
 	}
 	return out, err
 }
@@ -61,7 +61,7 @@ func (l *appliance) CordonNode(ctx context.Context, name, reason string) (ctl.Co
 func (l *appliance) UncordonNode(ctx context.Context, name string) error {
 	err := machines{l}.Uncordon(ctx, name)
 	if err == nil {
-		l.audit(ctx, "node.uncordon", name)
+		l.recordRoot(ctx, "node.uncordon", name, "")
 	}
 	return err
 }
@@ -70,7 +70,7 @@ func (l *appliance) UncordonNode(ctx context.Context, name string) error {
 func (l *appliance) DrainNode(ctx context.Context, name string, d ctl.Drain) (ctl.Cordon, error) {
 	out, err := machines{l}.Drain(ctx, name, "root", d)
 	if err == nil {
-		l.auditDetail(ctx, "node.drain", name, out.Detail())
+		l.recordRoot(ctx, "node.drain", name, out.Detail())
 	}
 	return out, err
 }
@@ -79,7 +79,7 @@ func (l *appliance) DrainNode(ctx context.Context, name string, d ctl.Drain) (ct
 func (l *appliance) KeepNode(ctx context.Context, name string) error {
 	err := machines{l}.Keep(ctx, name)
 	if err == nil {
-		l.audit(ctx, "node.keep", name)
+		l.recordRoot(ctx, "node.keep", name, "")
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
@@ -162,7 +163,7 @@ func (p *people) purgeDue(ctx context.Context) error {
 		if who := &removed[i]; !who.Purge.After(p.now()) {
 			purgeErr := p.Service.Purge(ctx, who.ID)
 			if purgeErr == nil {
-				purgeErr = p.Audit(ctx, users.Entry{Actor: "system", Action: "user.purge", Target: who.Handle})
+				purgeErr = p.AuditLog().Record(ctx, audit.Entry{Actor: "system", Action: "user.purge", Target: who.Handle})
 			}
 			err = errors.Join(err, purgeErr)
 		}

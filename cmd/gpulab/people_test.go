@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -106,7 +107,7 @@ func checkRemoved(t *testing.T, p *people, c *cluster, actor string) {
 	if len(c.running) > 0 || c.places["ben"] || !c.places["ada"] || !c.homes["ben"] {
 		t.Errorf("notebooks %v, places %v, homes %v", c.running, c.places, c.homes)
 	}
-	log, err := p.AuditLog(t.Context(), 100)
+	log, err := p.AuditLog().List(t.Context(), audit.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +169,7 @@ func TestRemoveByPage(t *testing.T) {
 // pagesConfig is what openPages gives the pages, as far as people matter.
 func pagesConfig(p *people) webui.Config {
 	return webui.Config{
-		Users: p, Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
+		Users: p, Audit: p.AuditLog(), Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
 		History:      struct{ webui.History }{},
 		Quotas:       struct{ webui.Quotas }{},
 		Storage:      struct{ webui.Storage }{},
@@ -279,7 +280,7 @@ func TestPurgeWhenItsTimeHasCome(t *testing.T) {
 		t.Errorf("%v, %v", left, err)
 	}
 	purged := 0
-	log, err := p.AuditLog(t.Context(), 100)
+	log, err := p.AuditLog().List(t.Context(), audit.Filter{})
 	for _, e := range log {
 		if e.Action == "user.purge" && e.Actor == "system" && e.Target == "ben" {
 			purged++

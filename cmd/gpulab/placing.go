@@ -96,7 +96,7 @@ func (m machines) Place(ctx context.Context, wanted ctl.Placing) (ctl.Placing, e
 func (l *appliance) PlaceNotebooks(ctx context.Context, wanted ctl.Placing) (ctl.Placing, error) {
 	out, err := machines{l}.Place(ctx, wanted)
 	if err == nil && wanted != (ctl.Placing{}) {
-		l.auditDetail(ctx, "node.placing", "", out.Detail())
+		l.recordRoot(ctx, "node.placing", "", out.Detail())
 	}
 	return out, err
 }

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -29,7 +30,6 @@ import (
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/notebooks"
-	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -306,8 +306,8 @@ func (p *pool) Refused(ctx context.Context, who, remote, why string) {
 		return
 	}
 	host, _, _ := net.SplitHostPort(remote)
-	err := p.lab.people.Audit(context.WithoutCancel(ctx),
-		users.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
+	err := p.lab.audit.Record(context.WithoutCancel(ctx),
+		audit.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
 	if err != nil {
 		slog.Warn("the audit log misses that", "err", err)
 	}
@@ -501,8 +501,8 @@ func (p *pool) places() nodeapi.Places {
 
 // auditSystem records what the system saw of a machine.
 func (l *appliance) auditSystem(ctx context.Context, action, target, detail string) {
-	if err := l.people.Audit(context.WithoutCancel(ctx),
-		users.Entry{Actor: "system", Action: action, Target: target, Detail: detail}); err != nil {
+	if err := l.audit.Record(context.WithoutCancel(ctx),
+		audit.Entry{Actor: "system", Action: action, Target: target, Detail: detail}); err != nil {
 		slog.Warn("the audit log misses an entry", "action", action, "err", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -24,11 +25,11 @@ func newLine(config *rest.Config) (*queue.Line, error) {
 
 // auditPreempted enters a job that gives way.
 func (l *appliance) auditPreempted(ctx context.Context, job, waits notebooks.Launch) {
-	entry := users.Entry{
+	entry := audit.Entry{
 		Actor: "system", Action: "job.preempt", Target: job.Handle,
 		Detail: fmt.Sprintf("%s, for %s (launch %d)", job.Audited(), waits.Handle, waits.ID),
 	}
-	if err := l.people.Audit(ctx, entry); err != nil && ctx.Err() == nil {
+	if err := l.audit.Record(ctx, entry); err != nil && ctx.Err() == nil {
 		slog.Error("a job that gives way is not in the audit log", "job", job.ID, "error", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/history"
@@ -162,7 +163,7 @@ func (l *appliance) StopGPU(ctx context.Context, u users.User, reason string) er
 		if n := &active[i]; n.UserID == u.ID && n.GPUs > 0 &&
 			(n.State == notebooks.Starting || n.State == notebooks.Running) {
 			errs = append(errs, parts.notebooks.StopOverQuota(ctx, n.ID, reason),
-				l.people.Audit(ctx, users.Entry{Actor: "system", Action: "quota.stop", Target: u.Handle, Detail: n.Name}))
+				l.audit.Record(ctx, audit.Entry{Actor: "system", Action: "quota.stop", Target: u.Handle, Detail: n.Name}))
 		}
 	}
 	return errors.Join(errs...)
@@ -200,7 +201,7 @@ func (l *appliance) SetQuota(ctx context.Context, q ctl.SetQuota) error {
 	if q.Value == nil {
 		action = "quota.unset"
 	}
-	return l.people.Audit(ctx, users.Entry{
+	return l.audit.Record(ctx, audit.Entry{
 		Actor: "root", Action: action, Target: q.Subject.String(), Detail: quota.Detail(q.Kind, q.Model, q.Value),
 	})
 }
@@ -212,7 +213,7 @@ func (l *appliance) GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant,
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{Actor: g.By, Action: "quota.grant", Target: g.User, Detail: g.Detail()})
+	return g, l.audit.Record(ctx, audit.Entry{Actor: g.By, Action: "quota.grant", Target: g.User, Detail: g.Detail()})
 }
 
 // EndQuotaGrant implements ctl.Daemon.
@@ -221,7 +222,7 @@ func (l *appliance) EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, e
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{
+	return g, l.audit.Record(ctx, audit.Entry{
 		Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: quota.Detail(g.Kind, g.Model, nil),
 	})
 }

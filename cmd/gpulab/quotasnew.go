@@ -9,10 +9,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // recommendedQuotas are for the largest machine that the pool has now.
@@ -66,17 +66,17 @@ func (l *appliance) settleQuotas(ctx context.Context, act, by string) (rec ctl.R
 	if rec.Rules, err = l.recommendedQuotas(); err != nil {
 		return rec, err
 	}
-	var entry users.Entry
+	var entry audit.Entry
 	everybody := quota.Subject{}.String()
 	switch act {
 	case "":
 		rec.Advised, err = l.quotas.Advised(ctx)
 		return rec, err
 	case ctl.SettleSet:
-		entry = users.Entry{Actor: by, Action: "quota.set", Target: everybody, Detail: ruleWords(rec.Rules)}
+		entry = audit.Entry{Actor: by, Action: "quota.set", Target: everybody, Detail: ruleWords(rec.Rules)}
 		err = l.quotas.SetRecommended(ctx, rec.Rules)
 	case ctl.SettleDecline:
-		entry = users.Entry{Actor: by, Action: "quota.decline", Target: everybody}
+		entry = audit.Entry{Actor: by, Action: "quota.decline", Target: everybody}
 		err = l.quotas.DeclineRecommended(ctx)
 	default:
 		return rec, fmt.Errorf("%q is nothing that can be done with recommended quotas", act)
@@ -84,7 +84,7 @@ func (l *appliance) settleQuotas(ctx context.Context, act, by string) (rec ctl.R
 	if err != nil {
 		return rec, err
 	}
-	return rec, l.people.Audit(ctx, entry)
+	return rec, l.audit.Record(ctx, entry)
 }
 
 // RecommendedQuotas implements ctl.Daemon.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/quota"
@@ -79,11 +80,11 @@ func TestExistingLabKeepsItsQuotas(t *testing.T) {
 		begin func(l *appliance) error // what was there before this version
 	}{
 		{"with an entry in the audit log", func(l *appliance) error {
-			return l.people.Audit(t.Context(), users.Entry{Actor: "root", Action: "admin.link", Target: "ada"})
+			return l.audit.Record(t.Context(), audit.Entry{Actor: "root", Action: "admin.link", Target: "ada"})
 		}},
 		{"with a quota for a role", func(l *appliance) error {
 			one := 1.0
-			return errors.Join(l.people.Audit(t.Context(), users.Entry{Actor: "root", Action: "quota.set", Target: "role:guest"}),
+			return errors.Join(l.audit.Record(t.Context(), audit.Entry{Actor: "root", Action: "quota.set", Target: "role:guest"}),
 				l.quotas.Set(t.Context(), quota.Subject{}, quota.GPUs, "", &one))
 		}},
 	} {

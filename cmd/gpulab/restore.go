@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/backup"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/mail"
@@ -413,7 +414,7 @@ func isHere(address string) bool {
 func (r *restoring) prepareLab(ctx context.Context, db *sql.DB, stage *backup.Stage, m backup.Manifest,
 	p *backup.Placing) error {
 	accounts := users.New(db)
-	entry := users.Entry{
+	entry := audit.Entry{
 		Actor: "root", Action: "backup.restore",
 		Detail: "of " + m.Made.UTC().Format("2006-01-02 15:04") + " UTC, " + backupParts(m),
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/units"
@@ -91,10 +92,10 @@ const untoldSince = 30 * 24 * time.Hour
 // untold returns a warning for each provider, by its name, that left out what the rules need about somebody. It returns
 // nil if gpulab does not run.
 func (a *app) untold(ctx context.Context) map[string]string {
-	var all []users.Entry
+	var all []audit.Entry
 	for _, action := range []string{"identity.untold", "sign-in.failed"} {
 		entries, err := a.client().AuditEntries(ctx,
-			users.AuditFilter{Action: action, Since: time.Now().Add(-untoldSince), Limit: 1000})
+			audit.Filter{Action: action, Since: time.Now().Add(-untoldSince), Limit: 1000})
 		if err != nil {
 			return nil
 		}
@@ -108,7 +109,7 @@ func (a *app) untold(ctx context.Context) map[string]string {
 }
 
 // untoldWords makes these warnings from entries of the audit log and from the people who keep role and groups for now.
-func untoldWords(entries []users.Entry, list []users.Person) map[string]string {
+func untoldWords(entries []audit.Entry, list []users.Person) map[string]string {
 	first := map[string]time.Time{}
 	for i := range list {
 		for _, id := range list[i].Identities {

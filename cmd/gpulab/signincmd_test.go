@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/signin/signintest"
@@ -71,7 +72,7 @@ func TestUntoldWords(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const mark, oldMark = "the provider did not send everything that the rules need: ", "what the rules look at was not told: "
 	soon, late := at.AddDate(0, 0, 19), at.AddDate(0, 0, 29)
-	got := untoldWords([]users.Entry{
+	got := untoldWords([]audit.Entry{
 		{At: at, Action: "identity.untold", Detail: "uni, ada@example.org: " + mark + "there are too many"},
 		{At: at.Add(-time.Hour), Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; " + oldMark + "no claim"},
 		{At: at.Add(-time.Hour), Action: "identity.untold", Detail: "uni, ada@example.org: " + mark + "there are too many"},

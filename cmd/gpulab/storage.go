@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -21,7 +22,7 @@ func (l *appliance) foldersDir() string { return filepath.Join(l.cfg.DataDir, "f
 
 func (l *appliance) newStorage() *storage.Service {
 	return storage.New(storage.Config{
-		DB: l.store.DB(), People: l.people, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
+		DB: l.store.DB(), People: l.people, Audit: l.audit, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
 		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
 		MeasureEvery: l.cfg.Storage.MeasureEvery.Duration, Grace: l.grace(), Taken: l.numbers.taken, Log: slog.Default(),
 	})
@@ -96,7 +97,7 @@ func (l *appliance) endForStorage(ctx context.Context, id int64, why storage.Cau
 		stop, action = parts.notebooks.StopOverQuota, "quota.stop"
 	}
 	return errors.Join(stop(ctx, id, reason),
-		l.people.Audit(ctx, users.Entry{Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name}))
+		l.audit.Record(ctx, audit.Entry{Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name}))
 }
 
 // launchOptions makes a launch's folders ready and says what the hub has to
@@ -200,7 +201,7 @@ func (l *appliance) AddFolder(ctx context.Context, n storage.NewFolder) (storage
 	n.By = "root"
 	f, err := l.storage.Create(ctx, n)
 	if err == nil {
-		l.auditDetail(ctx, "folder.add", f.Name, f.Detail())
+		l.recordRoot(ctx, "folder.add", f.Name, f.Detail())
 	}
 	return f, err
 }
@@ -209,7 +210,7 @@ func (l *appliance) AddFolder(ctx context.Context, n storage.NewFolder) (storage
 func (l *appliance) ChangeFolder(ctx context.Context, name string, c storage.Change) (storage.Folder, error) {
 	f, err := l.storage.SetAccess(ctx, name, c)
 	if err == nil {
-		l.auditDetail(ctx, "folder.change", f.Name, f.Detail())
+		l.recordRoot(ctx, "folder.change", f.Name, f.Detail())
 	}
 	return f, err
 }
@@ -218,7 +219,7 @@ func (l *appliance) ChangeFolder(ctx context.Context, name string, c storage.Cha
 func (l *appliance) DeleteFolder(ctx context.Context, name string) (storage.Folder, error) {
 	f, err := l.storage.Delete(ctx, name)
 	if err == nil {
-		l.audit(ctx, "folder.delete", f.Name)
+		l.recordRoot(ctx, "folder.delete", f.Name, "")
 	}
 	return f, err
 }
@@ -227,7 +228,7 @@ func (l *appliance) DeleteFolder(ctx context.Context, name string) (storage.Fold
 func (l *appliance) UndeleteFolder(ctx context.Context, name string) (storage.Folder, error) {
 	f, err := l.storage.Undelete(ctx, name)
 	if err == nil {
-		l.audit(ctx, "folder.undelete", f.Name)
+		l.recordRoot(ctx, "folder.undelete", f.Name, "")
 	}
 	return f, err
 }

@@ -277,7 +277,7 @@ func (l *appliance) Tailnet(ctx context.Context) (ctl.Tailnet, error) { return t
 func (l *appliance) TailnetUp(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error) {
 	now, err := tailnets{l}.Up(ctx, r)
 	if err == nil {
-		l.auditDetail(ctx, "tailnet.up", "", now.LoginServer)
+		l.recordRoot(ctx, "tailnet.up", "", now.LoginServer)
 	}
 	return now, err
 }
@@ -286,7 +286,7 @@ func (l *appliance) TailnetUp(ctx context.Context, r ctl.TailnetRequest) (ctl.Ta
 func (l *appliance) TailnetDown(ctx context.Context) (ctl.Tailnet, error) {
 	now, err := tailnets{l}.Down(ctx)
 	if err == nil {
-		l.audit(ctx, "tailnet.down", "")
+		l.recordRoot(ctx, "tailnet.down", "", "")
 	}
 	return now, err
 }
@@ -295,7 +295,7 @@ func (l *appliance) TailnetDown(ctx context.Context) (ctl.Tailnet, error) {
 func (l *appliance) TailnetLogout(ctx context.Context) (ctl.Tailnet, error) {
 	now, err := tailnets{l}.Logout(ctx)
 	if err == nil {
-		l.audit(ctx, "tailnet.logout", "")
+		l.recordRoot(ctx, "tailnet.logout", "", "")
 	}
 	return now, err
 }
@@ -304,7 +304,7 @@ func (l *appliance) TailnetLogout(ctx context.Context) (ctl.Tailnet, error) {
 func (l *appliance) TailnetFunnelOff(ctx context.Context) (ctl.Tailnet, error) {
 	now, err := tailnets{l}.Funnel(ctx, false)
 	if err == nil {
-		l.audit(ctx, "tailnet.funnel-off", "")
+		l.recordRoot(ctx, "tailnet.funnel-off", "", "")
 	}
 	return now, err
 }

@@ -75,7 +75,7 @@ func (m machines) Rename(ctx context.Context, name, title string) (ctl.RenamedNo
 func (l *appliance) RenameNode(ctx context.Context, name, title string) (ctl.RenamedNode, error) {
 	out, err := machines{l}.Rename(ctx, name, title)
 	if err == nil {
-		l.auditDetail(ctx, "node.rename", name, out.Title)
+		l.recordRoot(ctx, "node.rename", name, out.Title)
 	}
 	return out, err
 }

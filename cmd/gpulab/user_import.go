@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -229,10 +230,10 @@ func (l *appliance) ImportUsers(ctx context.Context, r ctl.ImportRequest) (ctl.I
 // importer is what an import asks of the accounts.
 type importer interface {
 	PlanImport(ctx context.Context, text []byte, opts users.ImportOptions) (users.ImportPlan, error)
-	Import(ctx context.Context, who users.Entry, text []byte,
+	Import(ctx context.Context, who audit.Entry, text []byte,
 		opts users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
 	PlanPasswd(ctx context.Context, text []byte, opts users.PasswdOptions) (users.ImportPlan, error)
-	ImportPasswd(ctx context.Context, who users.Entry, text []byte,
+	ImportPasswd(ctx context.Context, who audit.Entry, text []byte,
 		opts users.PasswdOptions) (users.ImportPlan, []users.PersonalLink, error)
 }
 
@@ -241,7 +242,7 @@ func importUsers(ctx context.Context, people importer, lab string, r ctl.ImportR
 		Role: r.Role, Group: r.Group, MakeGroups: r.MakeGroups, DropWrong: r.DropWrong, LinkTTL: r.LinkTTL,
 	}
 	passwd := users.PasswdOptions{MinUID: r.MinUID, MaxUID: r.MaxUID, ImportOptions: opts}
-	root := users.Entry{Actor: "root"}
+	root := audit.Entry{Actor: "root"}
 	result := ctl.ImportResult{Applied: !r.DryRun}
 	var err error
 	switch {

@@ -177,7 +177,7 @@ func (l *appliance) AddUserSSHKey(ctx context.Context, handle string, k ctl.NewS
 	}
 	added, err := l.people.AddSSHKey(ctx, u.ID, k.Name, k.Key)
 	if err == nil {
-		l.auditDetail(ctx, "ssh-key.add", u.Handle, fmt.Sprintf("key %d, %s", added.ID, added.Fingerprint))
+		l.recordRoot(ctx, "ssh-key.add", u.Handle, fmt.Sprintf("key %d, %s", added.ID, added.Fingerprint))
 	}
 	return added, err
 }
@@ -204,7 +204,7 @@ func (l *appliance) RemoveUserSSHKey(ctx context.Context, handle, which string) 
 	}
 	removed, err := l.people.RemoveSSHKey(ctx, u.ID, id)
 	if err == nil {
-		l.auditDetail(ctx, "ssh-key.remove", u.Handle, fmt.Sprintf("key %d, %s", removed.ID, removed.Fingerprint))
+		l.recordRoot(ctx, "ssh-key.remove", u.Handle, fmt.Sprintf("key %d, %s", removed.ID, removed.Fingerprint))
 	}
 	return removed, err
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -38,7 +39,7 @@ func TestSSHKeyCommands(t *testing.T) {
 	says(t, do("user ssh-key add ben "+public+" --name laptop --json"), `"name": "laptop"`)
 	says(t, do("user ssh-key remove ben 2 --json"), `"id": 2`)
 
-	entries, err := p.AuditEntries(t.Context(), users.AuditFilter{Person: "ben", Limit: 10})
+	entries, err := p.AuditLog().List(t.Context(), audit.Filter{Person: "ben", Limit: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -90,7 +91,7 @@ func TestUserCommands(t *testing.T) {
 	}
 
 	var actions []string
-	log, err := p.AuditLog(t.Context(), 100)
+	log, err := p.AuditLog().List(t.Context(), audit.Filter{})
 	for _, e := range log {
 		if e.Actor == "root" {
 			actions = append(actions, e.Action+" "+e.Target)

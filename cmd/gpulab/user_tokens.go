@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -106,7 +107,7 @@ func (l *appliance) RevokeUserTokens(ctx context.Context, handle string) (int, e
 	if err != nil || n == 0 {
 		return n, err
 	}
-	return n, l.people.Audit(ctx, users.Entry{
+	return n, l.audit.Record(ctx, audit.Entry{
 		Actor: "root", Action: "token.revoke", Target: u.Handle, Detail: fmt.Sprintf("all of them, %d", n),
 	})
 }

@@ -38,10 +38,10 @@ func (l *appliance) ChangeUser(ctx context.Context, handle string, c users.Chang
 		return users.Person{}, err
 	}
 	if c.Name != nil || c.Email != nil {
-		l.audit(ctx, "user.change", u.Handle)
+		l.recordRoot(ctx, "user.change", u.Handle, "")
 	}
 	if c.Role != nil && *c.Role != u.Role {
-		l.auditDetail(ctx, "user.role", u.Handle, roleChange(u.Role, *c.Role))
+		l.recordRoot(ctx, "user.role", u.Handle, roleChange(u.Role, *c.Role))
 	}
 	return l.people.Person(ctx, u.Handle)
 }
@@ -66,7 +66,7 @@ func (l *appliance) SuspendUser(ctx context.Context, handle string, suspend bool
 		return users.Person{}, err
 	}
 	if u.Suspended != suspend {
-		l.audit(ctx, action, u.Handle)
+		l.recordRoot(ctx, action, u.Handle, "")
 	}
 	return l.people.Person(ctx, u.Handle)
 }
@@ -86,7 +86,7 @@ func (l *appliance) RemoveUser(ctx context.Context, handle string, purge bool) (
 		if err := parts.people.Remove(ctx, who.ID); err != nil {
 			return ctl.Removal{}, err
 		}
-		l.audit(ctx, "user.remove", who.Handle)
+		l.recordRoot(ctx, "user.remove", who.Handle, "")
 	case !purge:
 		return ctl.Removal{}, fmt.Errorf("%s is removed already and can be brought back until %s; --purge deletes account "+
 			"and home now",
@@ -99,7 +99,7 @@ func (l *appliance) RemoveUser(ctx context.Context, handle string, purge bool) (
 	}
 	removal.HomeDeleted, err = parts.people.Purge(ctx, who.ID)
 	if err == nil {
-		l.audit(ctx, "user.purge", who.Handle)
+		l.recordRoot(ctx, "user.purge", who.Handle, "")
 	}
 	return removal, err
 }
@@ -113,7 +113,7 @@ func (l *appliance) UndeleteUser(ctx context.Context, handle string) (users.Pers
 	if err := l.people.Undelete(ctx, who.ID); err != nil {
 		return users.Person{}, err
 	}
-	l.audit(ctx, "user.undelete", who.Handle)
+	l.recordRoot(ctx, "user.undelete", who.Handle, "")
 	return l.people.Person(ctx, who.Handle)
 }
 
@@ -134,7 +134,7 @@ func (l *appliance) Group(ctx context.Context, name string) (ctl.GroupWithMember
 func (l *appliance) AddGroup(ctx context.Context, g ctl.NewGroup) (users.Group, error) {
 	added, err := l.people.CreateGroup(ctx, g.Name, g.Title)
 	if err == nil {
-		l.audit(ctx, "group.add", added.Name)
+		l.recordRoot(ctx, "group.add", added.Name, "")
 	}
 	return added, err
 }
@@ -143,7 +143,7 @@ func (l *appliance) AddGroup(ctx context.Context, g ctl.NewGroup) (users.Group, 
 func (l *appliance) RemoveGroup(ctx context.Context, name string) error {
 	err := l.people.RemoveGroup(ctx, name)
 	if err == nil {
-		l.audit(ctx, "group.remove", strings.ToLower(name))
+		l.recordRoot(ctx, "group.remove", strings.ToLower(name), "")
 	}
 	return err
 }
@@ -155,7 +155,7 @@ func (l *appliance) SetMember(ctx context.Context, group, handle string, lead bo
 		err = l.people.SetMember(ctx, group, u.ID, lead)
 	}
 	if err == nil {
-		l.auditDetail(ctx, "group.member", u.Handle, memberDetail(group, lead))
+		l.recordRoot(ctx, "group.member", u.Handle, memberDetail(group, lead))
 	}
 	return err
 }
@@ -174,11 +174,7 @@ func (l *appliance) RemoveMember(ctx context.Context, group, handle string) erro
 		err = l.people.RemoveMember(ctx, group, u.ID)
 	}
 	if err == nil {
-		l.auditDetail(ctx, "group.member-remove", u.Handle, "from "+group)
+		l.recordRoot(ctx, "group.member-remove", u.Handle, "from "+group)
 	}
 	return err
-}
-
-func (l *appliance) auditDetail(ctx context.Context, action, target, detail string) {
-	_ = l.people.Audit(ctx, users.Entry{Actor: "root", Action: action, Target: target, Detail: detail})
 }

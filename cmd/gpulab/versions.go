@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/upgrade"
-	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -32,11 +32,11 @@ func (l *appliance) noteVersion(ctx context.Context) error {
 	was, wasSince, _ := strings.Cut(told, " ")
 	switch {
 	case since != "" && since != wasSince:
-		err = l.people.Audit(ctx, users.Entry{
+		err = l.audit.Record(ctx, audit.Entry{
 			Actor: "root", Action: "gpulab.rollback", Target: version.Version, Detail: "from " + u.From,
 		})
 	case was != "" && was != version.Version:
-		err = l.people.Audit(ctx, users.Entry{
+		err = l.audit.Record(ctx, audit.Entry{
 			Actor: "system", Action: "gpulab.upgrade", Target: version.Version, Detail: "from " + was,
 		})
 	}

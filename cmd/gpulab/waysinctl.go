@@ -26,7 +26,7 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 	if err != nil {
 		return ctl.Invited{}, err
 	}
-	l.auditDetail(ctx, "invitation.add", strconv.FormatInt(invitation.ID, 10), invitation.Detail())
+	l.recordRoot(ctx, "invitation.add", strconv.FormatInt(invitation.ID, 10), invitation.Detail())
 	return ctl.Invited{Invitation: invitation, URL: l.url() + "/join?token=" + url.QueryEscape(token)}, nil
 }
 
@@ -34,7 +34,7 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 func (l *appliance) RevokeInvitation(ctx context.Context, id int64) (users.Invitation, error) {
 	invitation, err := l.people.RevokeInvitation(ctx, users.Root(), id)
 	if err == nil {
-		l.auditDetail(ctx, "invitation.revoke", strconv.FormatInt(id, 10),
+		l.recordRoot(ctx, "invitation.revoke", strconv.FormatInt(id, 10),
 			users.RoleDetail(invitation.Role, invitation.Group))
 	}
 	return invitation, err
@@ -55,7 +55,7 @@ func (l *appliance) ApproveRequest(ctx context.Context, id int64, a ctl.Approval
 	if err != nil {
 		return users.User{}, err
 	}
-	l.auditDetail(ctx, "sign-up.approve", user.Handle, users.RoleDetail(a.Role, a.Group))
+	l.recordRoot(ctx, "sign-up.approve", user.Handle, users.RoleDetail(a.Role, a.Group))
 	return user, nil
 }
 
@@ -63,7 +63,7 @@ func (l *appliance) ApproveRequest(ctx context.Context, id int64, a ctl.Approval
 func (l *appliance) DeclineRequest(ctx context.Context, id int64) (users.SignUp, error) {
 	request, err := l.people.Decline(ctx, id)
 	if err == nil {
-		l.auditDetail(ctx, "sign-up.decline", request.Handle, "")
+		l.recordRoot(ctx, "sign-up.decline", request.Handle, "")
 	}
 	return request, err
 }

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
@@ -89,12 +89,8 @@ type Users interface {
 	Approve(ctx context.Context, id int64, role users.Role, group string) (users.User, error)
 	Decline(ctx context.Context, id int64) (users.SignUp, error)
 	PlanImport(ctx context.Context, text []byte, options users.ImportOptions) (users.ImportPlan, error)
-	Import(ctx context.Context, who users.Entry, text []byte,
+	Import(ctx context.Context, who audit.Entry, text []byte,
 		options users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
-
-	Audit(ctx context.Context, entry users.Entry) error
-	AuditEntries(ctx context.Context, filter users.AuditFilter) ([]users.Entry, error)
-	ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, filter users.AuditFilter) error
 }
 
 // Notebooks start, stop and report notebooks.
@@ -170,6 +166,7 @@ type Idle interface {
 // Config wires a Server. All but Idle, Files, Providers, LabName, HubPort, Limits and Log are required.
 type Config struct {
 	Users     Users
+	Audit     *audit.Log
 	Notebooks Notebooks
 	History   History
 	Quotas    Quotas
@@ -225,11 +222,11 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil ||
+	if cfg.Users == nil || cfg.Audit == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil ||
 		cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Mail == nil || cfg.Snapshots == nil ||
 		cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
-		return nil, errors.New("api: NotebooksAt, Users, Notebooks, History, Quotas, Storage, Machines, Environments, " +
+		return nil, errors.New("api: NotebooksAt, Users, Audit, Notebooks, History, Quotas, Storage, Machines, Environments, " +
 			"Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {

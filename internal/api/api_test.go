@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/api"
 	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -565,7 +566,7 @@ func TestAuditExport(t *testing.T) {
 	ada := l.Token(t, "ada", users.ScopeFull)
 	ask(t, l, ada, "POST", "/groups", `{"name": "seminar"}`).want(t, http.StatusCreated)
 	got := ask(t, l, ada, "POST", "/audit/export", `{"format": "json"}`).want(t, http.StatusOK, "group.add", "audit.export")
-	if check, err := users.CheckExport(strings.NewReader(got.body), nil); err != nil || check.Entries < 2 {
+	if check, err := audit.CheckExport(strings.NewReader(got.body), nil); err != nil || check.Entries < 2 {
 		t.Errorf("%+v, %v", check, err)
 	}
 	csv := ask(t, l, ada, "POST", "/audit/export", `{"format": "csv", "action": "group.add"}`).want(t, http.StatusOK, "seminar")

@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -46,8 +47,8 @@ type AuditFilter struct {
 	Until   time.Time `query:"until" json:"until,omitempty" doc:"Before this time"`
 }
 
-func (f AuditFilter) filter() users.AuditFilter {
-	return users.AuditFilter{
+func (f AuditFilter) filter() audit.Filter {
+	return audit.Filter{
 		Person: strings.TrimSpace(f.Person), Action: strings.TrimSpace(f.Action), Remote: strings.TrimSpace(f.Address),
 		Since: f.Since, Until: f.Until,
 	}
@@ -82,7 +83,7 @@ func (s *Server) addAudit() {
 func (s *Server) listAudit(ctx context.Context, c *call, in *auditInput) (*auditPage, error) {
 	filter := in.filter()
 	filter.Before, filter.Limit = in.Before, in.Limit+1 // one more, to know whether there are older ones
-	entries, err := s.cfg.Users.AuditEntries(ctx, filter)
+	entries, err := s.cfg.Audit.List(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (s *Server) listAudit(ctx context.Context, c *call, in *auditInput) (*audit
 	for i := range entries {
 		e := &entries[i]
 		out.Body.Entries = append(out.Body.Entries,
-			AuditEntry{ID: e.ID, At: e.At, Actor: e.Actor, Action: e.Action, Words: users.AuditWords(e.Action),
+			AuditEntry{ID: e.ID, At: e.At, Actor: e.Actor, Action: e.Action, Words: audit.Words(e.Action),
 				Target: e.Target, Detail: e.Detail, Remote: e.Remote, Prev: e.Prev.String(), Hash: e.Hash.String()})
 	}
 	return &out, nil
@@ -103,9 +104,9 @@ func (s *Server) listAudit(ctx context.Context, c *call, in *auditInput) (*audit
 // exportAudit sends what is filtered as it is read. That somebody exports is recorded first, so that it stands in the
 // export itself.
 func (s *Server) exportAudit(ctx context.Context, c *call, in *exportInput) (*huma.StreamResponse, error) {
-	filter, format := in.Body.filter(), users.AuditFormat(in.Body.Format)
-	kind := map[users.AuditFormat]string{users.AuditCSV: "text/csv; charset=utf-8",
-		users.AuditJSON: "application/json"}[format]
+	filter, format := in.Body.filter(), audit.Format(in.Body.Format)
+	kind := map[audit.Format]string{audit.CSV: "text/csv; charset=utf-8",
+		audit.JSON: "application/json"}[format]
 	s.audit(ctx, c, "audit.export", "", string(format)+filter.Words())
 	return &huma.StreamResponse{Body: func(to huma.Context) {
 		// The server's limit for a request to arrive would cut a long answer off.
@@ -114,7 +115,7 @@ func (s *Server) exportAudit(ctx context.Context, c *call, in *exportInput) (*hu
 		to.SetHeader("Content-Type", kind)
 		to.SetHeader("Content-Disposition", `attachment; filename="gpulab-audit-`+s.now().Format(time.DateOnly)+"."+
 			string(format)+`"`)
-		if err := s.cfg.Users.ExportAudit(ctx, to.BodyWriter(), format, filter); err != nil {
+		if err := s.cfg.Audit.Export(ctx, to.BodyWriter(), format, filter); err != nil {
 			if ctx.Err() == nil {
 				s.cfg.Log.Error("audit export broke off", "error", err)
 			}

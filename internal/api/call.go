@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/peers"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -172,8 +173,8 @@ func (c *call) page(path string) string {
 
 // audit records what somebody did. What was done stands even if it cannot be recorded; the log then says so.
 func (s *Server) audit(ctx context.Context, c *call, action, target, detail string) {
-	entry := users.Entry{Actor: c.user.Handle, Action: action, Target: target, Detail: detail, Remote: c.remote}
-	if err := s.cfg.Users.Audit(context.WithoutCancel(ctx), entry); err != nil {
+	entry := audit.Entry{Actor: c.user.Handle, Action: action, Target: target, Detail: detail, Remote: c.remote}
+	if err := s.cfg.Audit.Record(context.WithoutCancel(ctx), entry); err != nil {
 		s.cfg.Log.Error("audit entry lost", "action", action, "target", target, "error", err)
 	}
 }

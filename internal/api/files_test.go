@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -19,7 +20,7 @@ import (
 func recorded(t testing.TB, l *apitest.Lab) string {
 	t.Helper()
 	var list []string
-	entries, err := l.Users.AuditEntries(t.Context(), users.AuditFilter{Limit: 500})
+	entries, err := l.Users.AuditLog().List(t.Context(), audit.Filter{Limit: 500})
 	if err != nil {
 		t.Fatal(err)
 	}

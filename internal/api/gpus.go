@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/users"
@@ -178,7 +179,7 @@ func (s *Server) lendGPU(ctx context.Context, c *call, in *lendInput) (*body[Len
 	if err := s.cfg.LendGPU(ctx, g.UUID, in.Body.Anyway); err != nil {
 		return nil, fmt.Errorf("change how a GPU is lent: %w", err)
 	}
-	s.audit(ctx, c, users.LendAction(in.Body.Anyway), g.UUID, "")
+	s.audit(ctx, c, audit.LendAction(in.Body.Anyway), g.UUID, "")
 	return answerWith(in.Body)
 }
 

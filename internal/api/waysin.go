@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -222,7 +223,7 @@ func (s *Server) importPeople(ctx context.Context, c *call, in *importInput) (*b
 	if in.Body.DryRun {
 		plan, err = s.cfg.Users.PlanImport(ctx, []byte(in.Body.List), options)
 	} else {
-		plan, links, err = s.cfg.Users.Import(ctx, users.Entry{Actor: c.user.Handle, Remote: c.remote}, []byte(in.Body.List),
+		plan, links, err = s.cfg.Users.Import(ctx, audit.Entry{Actor: c.user.Handle, Remote: c.remote}, []byte(in.Body.List),
 			options)
 	}
 	if err != nil {

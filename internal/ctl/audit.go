@@ -8,18 +8,19 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
 // AuditLog is what the socket offers about who did what.
 type AuditLog interface {
 	// AuditEntries lists entries, the newest first.
-	AuditEntries(ctx context.Context, f users.AuditFilter) ([]users.Entry, error)
+	AuditEntries(ctx context.Context, f audit.Filter) ([]audit.Entry, error)
 	// ExportAudit writes all entries that fit, the oldest first. One that
 	// breaks off returns an error, whatever was written by then.
-	ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, f users.AuditFilter) error
+	ExportAudit(ctx context.Context, w io.Writer, format audit.Format, f audit.Filter) error
 	// VerifyAudit checks the whole chain; an error says where it is broken.
-	VerifyAudit(ctx context.Context, expect *users.Hash) (users.ChainCheck, error)
+	VerifyAudit(ctx context.Context, expect *audit.Hash) (audit.ChainCheck, error)
 }
 
 // AccessTokens is what the socket offers about people's access tokens.
@@ -31,17 +32,17 @@ type AccessTokens interface {
 
 // auditExport is the body of a request for an export.
 type auditExport struct {
-	users.AuditFilter
-	Format users.AuditFormat `json:"format"`
+	audit.Filter
+	Format audit.Format `json:"format"`
 }
 
 // auditCheck is the body of a request to check the chain.
 type auditCheck struct {
-	Expect *users.Hash `json:"expect,omitempty"`
+	Expect *audit.Hash `json:"expect,omitempty"`
 }
 
 func auditRoutes(mux *http.ServeMux, d Daemon) {
-	mux.HandleFunc("POST /v1/audit", answer(withBody(smallBody, func(r *http.Request, f users.AuditFilter) (any, error) {
+	mux.HandleFunc("POST /v1/audit", answer(withBody(smallBody, func(r *http.Request, f audit.Filter) (any, error) {
 		return d.AuditEntries(r.Context(), f)
 	})))
 	mux.HandleFunc("POST /v1/audit/verify", answer(withBody(smallBody, func(r *http.Request, in auditCheck) (any, error) {
@@ -51,7 +52,7 @@ func auditRoutes(mux *http.ServeMux, d Daemon) {
 		out := &noted{Writer: w}
 		in, err := readBody[auditExport](r, smallBody)
 		if err == nil {
-			err = d.ExportAudit(r.Context(), out, in.Format, in.AuditFilter)
+			err = d.ExportAudit(r.Context(), out, in.Format, in.Filter)
 		}
 		switch {
 		case err == nil:
@@ -82,17 +83,17 @@ func (n *noted) Write(p []byte) (int, error) {
 }
 
 // AuditEntries implements Daemon.
-func (c *Client) AuditEntries(ctx context.Context, f users.AuditFilter) ([]users.Entry, error) {
-	return call[[]users.Entry](ctx, c, "POST", "/v1/audit", f)
+func (c *Client) AuditEntries(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
+	return call[[]audit.Entry](ctx, c, "POST", "/v1/audit", f)
 }
 
 // VerifyAudit implements Daemon.
-func (c *Client) VerifyAudit(ctx context.Context, expect *users.Hash) (users.ChainCheck, error) {
-	return call[users.ChainCheck](ctx, c, "POST", "/v1/audit/verify", auditCheck{expect})
+func (c *Client) VerifyAudit(ctx context.Context, expect *audit.Hash) (audit.ChainCheck, error) {
+	return call[audit.ChainCheck](ctx, c, "POST", "/v1/audit/verify", auditCheck{expect})
 }
 
 // ExportAudit implements Daemon.
-func (c *Client) ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, f users.AuditFilter) error {
+func (c *Client) ExportAudit(ctx context.Context, w io.Writer, format audit.Format, f audit.Filter) error {
 	resp, err := c.do(ctx, "POST", "/v1/audit/export", auditExport{f, format})
 	if err != nil {
 		return err

@@ -8,14 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-func (d *daemon) AuditEntries(_ context.Context, f users.AuditFilter) ([]users.Entry, error) {
-	return []users.Entry{{ID: f.Before, Actor: f.Person, At: f.Since, Hash: users.Hash{7}}}, nil
+func (d *daemon) AuditEntries(_ context.Context, f audit.Filter) ([]audit.Entry, error) {
+	return []audit.Entry{{ID: f.Before, Actor: f.Person, At: f.Since, Hash: audit.Hash{7}}}, nil
 }
 
-func (d *daemon) ExportAudit(_ context.Context, w io.Writer, format users.AuditFormat, f users.AuditFilter) error {
+func (d *daemon) ExportAudit(_ context.Context, w io.Writer, format audit.Format, f audit.Filter) error {
 	switch f.Person {
 	case "nobody":
 		return errors.New("there is no such format")
@@ -27,11 +28,11 @@ func (d *daemon) ExportAudit(_ context.Context, w io.Writer, format users.AuditF
 	return err
 }
 
-func (d *daemon) VerifyAudit(_ context.Context, expect *users.Hash) (users.ChainCheck, error) {
+func (d *daemon) VerifyAudit(_ context.Context, expect *audit.Hash) (audit.ChainCheck, error) {
 	if expect == nil {
-		return users.ChainCheck{}, &users.BrokenError{Entry: users.Entry{ID: 7}, Why: "It was changed."}
+		return audit.ChainCheck{}, &audit.BrokenError{Entry: audit.Entry{ID: 7}, Why: "It was changed."}
 	}
-	return users.ChainCheck{Entries: 3, Head: *expect, Expected: true}, nil
+	return audit.ChainCheck{Entries: 3, Head: *expect, Expected: true}, nil
 }
 
 func (d *daemon) UserTokens(_ context.Context, handle string) ([]users.Token, error) {
@@ -44,24 +45,24 @@ func TestAuditRoundTrips(t *testing.T) {
 	_, c := serve(t)
 	ctx := t.Context()
 	since := time.Unix(1e9, 0).UTC()
-	list, err := c.AuditEntries(ctx, users.AuditFilter{Person: "a/b", Since: since, Before: 9})
-	if err != nil || len(list) != 1 || list[0].ID != 9 || list[0].Actor != "a/b" || !list[0].At.Equal(since) || list[0].Hash != (users.Hash{7}) {
+	list, err := c.AuditEntries(ctx, audit.Filter{Person: "a/b", Since: since, Before: 9})
+	if err != nil || len(list) != 1 || list[0].ID != 9 || list[0].Actor != "a/b" || !list[0].At.Equal(since) || list[0].Hash != (audit.Hash{7}) {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if check, err := c.VerifyAudit(ctx, &users.Hash{1, 2}); err != nil || check.Head != (users.Hash{1, 2}) || !check.Expected || check.Entries != 3 {
+	if check, err := c.VerifyAudit(ctx, &audit.Hash{1, 2}); err != nil || check.Head != (audit.Hash{1, 2}) || !check.Expected || check.Entries != 3 {
 		t.Errorf("%+v, %v", check, err)
 	}
 	if _, err := c.VerifyAudit(ctx, nil); err == nil || !strings.Contains(err.Error(), "broken at entry 7") {
 		t.Error(err)
 	}
 	var out strings.Builder
-	if err := c.ExportAudit(ctx, &out, users.AuditCSV, users.AuditFilter{Person: "ada"}); err != nil || out.String() != "csv of ada" {
+	if err := c.ExportAudit(ctx, &out, audit.CSV, audit.Filter{Person: "ada"}); err != nil || out.String() != "csv of ada" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
-	if err := c.ExportAudit(ctx, io.Discard, users.AuditCSV, users.AuditFilter{Person: "nobody"}); err == nil || err.Error() != "there is no such format" {
+	if err := c.ExportAudit(ctx, io.Discard, audit.CSV, audit.Filter{Person: "nobody"}); err == nil || err.Error() != "there is no such format" {
 		t.Error(err)
 	}
-	if err := c.ExportAudit(ctx, io.Discard, users.AuditCSV, users.AuditFilter{Person: "cut"}); err == nil || !strings.Contains(err.Error(), "broke off") {
+	if err := c.ExportAudit(ctx, io.Discard, audit.CSV, audit.Filter{Person: "cut"}); err == nil || !strings.Contains(err.Error(), "broke off") {
 		t.Errorf("an export that broke off: %v", err)
 	}
 	if tokens, err := c.UserTokens(ctx, "../x y"); err != nil || len(tokens) != 1 || tokens[0].Name != "../x y" {

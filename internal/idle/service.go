@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/units"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // Config wires a Service. All but Every and Log are required.
@@ -31,7 +31,7 @@ type Config struct {
 	// Stop stops a notebook for the reason given to its owner; one that has ended is no error.
 	Stop func(ctx context.Context, launch int64, cause Cause, reason string) error
 	// Audit records what was done.
-	Audit func(ctx context.Context, e users.Entry) error
+	Audit func(ctx context.Context, e audit.Entry) error
 	// Changed is called after each look and each extension: what people see may have changed.
 	Changed func()
 	// Every is how often notebooks are looked at, 0 for 15 s.
@@ -130,7 +130,7 @@ func (s *Service) Of(launch int64) (Holding, bool) {
 
 // effect is what follows from a look once it is written down.
 type effect struct {
-	entry *users.Entry
+	entry *audit.Entry
 	stop  *Holding // with the reason
 	why   string
 }
@@ -370,7 +370,7 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Noteboo
 			return nil, err
 		}
 		h.State = Stopped
-		return []effect{{stop: &h, why: reason, entry: &users.Entry{Actor: "system", Action: "idle.stop", Target: n.Handle,
+		return []effect{{stop: &h, why: reason, entry: &audit.Entry{Actor: "system", Action: "idle.stop", Target: n.Handle,
 			Detail: audited(h)}}}, nil
 	}
 	if r.extensions > 0 && !old && now.Sub(r.used(n.Policy)) < n.Policy.After && !r.forgotten(n, now) {
@@ -389,11 +389,11 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Noteboo
 		r.ends = later(r.began.Add(n.Policy.Unopened), now.Add(n.Policy.Unopened/2))
 	}
 	h := r.holding(n)
-	return []effect{{entry: &users.Entry{Actor: "system", Action: "idle.warn", Target: n.Handle, Detail: audited(h)}}}, nil
+	return []effect{{entry: &audit.Entry{Actor: "system", Action: "idle.warn", Target: n.Handle, Detail: audited(h)}}}, nil
 }
 
 // withdraw takes a warning back.
-func (r *row) withdraw(n Notebook, now time.Time) *users.Entry {
+func (r *row) withdraw(n Notebook, now time.Time) *audit.Entry {
 	why := "nobody waits any more"
 	if now.Sub(r.used(n.Policy)) < n.Policy.After {
 		why = "in use again"
@@ -403,7 +403,7 @@ func (r *row) withdraw(n Notebook, now time.Time) *users.Entry {
 		why = "it was opened"
 	}
 	r.state, r.cause, r.warned, r.ends, r.wantedLaunch, r.wantedBy = Free, "", time.Time{}, time.Time{}, 0, ""
-	return &users.Entry{
+	return &audit.Entry{
 		Actor: "system", Action: "idle.withdraw", Target: n.Handle, Detail: fmt.Sprintf("launch %d, %s", n.Launch, why),
 	}
 }

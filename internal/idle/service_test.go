@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/units"
@@ -31,7 +32,7 @@ type world struct {
 	cpu     map[string]time.Duration
 	claims  map[int64]Claims
 	stopped map[int64]string
-	entries []users.Entry
+	entries []audit.Entry
 }
 
 func newWorld(t *testing.T) *world {
@@ -69,7 +70,7 @@ func (w *world) restart() {
 			_, err := w.store.DB().Exec("UPDATE launches SET state = 'stopping' WHERE id = ?", launch)
 			return err
 		},
-		Audit:   func(_ context.Context, e users.Entry) error { w.entries = append(w.entries, e); return nil },
+		Audit:   func(_ context.Context, e audit.Entry) error { w.entries = append(w.entries, e); return nil },
 		Changed: func() {},
 	})
 	w.now = func() time.Time { return w.clock }

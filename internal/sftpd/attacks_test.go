@@ -213,7 +213,7 @@ func TestBruteForce(t *testing.T) {
 		_ = c.Close()
 		t.Error("the right password is taken at once after many wrong ones")
 	}
-	if n, _, err := w.people.FailedSignIns(t.Context(), "ada", time.Time{}); err != nil || n == 0 {
+	if n, _, err := w.people.AuditLog().FailedSignIns(t.Context(), "ada", time.Time{}); err != nil || n == 0 {
 		t.Errorf("%d failed sign-ins are recorded, %v", n, err)
 	}
 	// One connection has only so many tries.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/beneath"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
@@ -453,7 +454,7 @@ func (s *Service) purge(ctx context.Context, f *Folder) error {
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return err // it has come back
 	}
-	return s.cfg.People.Audit(ctx, users.Entry{Actor: "system", Action: "folder.purge", Target: f.Name})
+	return s.cfg.Audit.Record(ctx, audit.Entry{Actor: "system", Action: "folder.purge", Target: f.Name})
 }
 
 // deletePurged deletes the files of folders that are gone for good, also those that an earlier try left.

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -45,7 +46,6 @@ type People interface {
 	List(ctx context.Context) ([]users.User, error)
 	Memberships(ctx context.Context, userID int64) ([]users.Membership, error)
 	Groups(ctx context.Context) ([]users.Group, error)
-	Audit(ctx context.Context, e users.Entry) error
 }
 
 // HomeLimit is how large somebody's home may be.
@@ -64,6 +64,7 @@ type FileLimit struct {
 type Config struct {
 	DB     *sql.DB
 	People People
+	Audit  *audit.Log
 	// HomesDir holds one folder per person, named by their ID.
 	HomesDir string
 	// FoldersDir holds one folder per shared folder, named by its ID.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // What goes wrong with a program that asks for a token.
@@ -85,7 +87,7 @@ func (s *Service) AskDevice(ctx context.Context, ask DeviceAsk) (DeviceCode, err
 		_, err := tx.ExecContext(ctx, `INSERT INTO device_codes (code_hash, user_code, client, remote, scope, days,
 			created_at, expires_at)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			hash[:], made.UserCode, wanted.Name, tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(), made.Expires.UnixMilli())
+			hash[:], made.UserCode, wanted.Name, audit.Tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(), made.Expires.UnixMilli())
 		return err
 	})
 	if errors.Is(err, errTooManyDevices) {
@@ -146,7 +148,7 @@ func (s *Service) DecideDevice(ctx context.Context, by User, userCode string, al
 			if _, err := tx.ExecContext(ctx, "UPDATE device_codes SET denied = 1 WHERE user_code = ?", d.UserCode); err != nil {
 				return err
 			}
-			return s.audit(ctx, tx, Entry{
+			return s.log.RecordIn(ctx, tx, audit.Entry{
 				Actor: by.Handle, Action: "device.deny", Target: by.Handle, Detail: asks, Remote: remote,
 			})
 		}
@@ -154,7 +156,7 @@ func (s *Service) DecideDevice(ctx context.Context, by User, userCode string, al
 			d.UserCode); err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, Entry{
+		return s.log.RecordIn(ctx, tx, audit.Entry{
 			Actor: by.Handle, Action: "device.confirm", Target: by.Handle, Detail: asks, Remote: remote,
 		})
 	})
@@ -234,7 +236,7 @@ func (s *Service) redeemDevice(ctx context.Context, tx *sql.Tx, d deviceRow, rem
 	if _, err := tx.ExecContext(ctx, "DELETE FROM device_codes WHERE id = ?", d.id); err != nil {
 		return "", Token{}, User{}, err
 	}
-	return secret, t, u, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "token.create", Target: u.Handle, Remote: remote,
+	return secret, t, u, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "token.create", Target: u.Handle, Remote: remote,
 		Detail: fmt.Sprintf("token %d for %s, scope %s, until %s", t.ID, quote(d.client), t.Scope,
 			t.Expires.Format(time.DateOnly))})
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 func laptop(remote string) DeviceAsk {
@@ -68,7 +70,7 @@ func TestDeviceCode(t *testing.T) {
 		t.Errorf("the token is of %+v, %v", who, err)
 	}
 	text := ""
-	log, err := l.AuditLog(t.Context(), 10)
+	log, err := l.AuditLog().List(t.Context(), audit.Filter{Limit: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // Failed sign-ins are recorded, but whoever guesses must not fill the disk or bury everything else: each
@@ -54,7 +56,7 @@ func newFailures() *failures {
 }
 
 // add counts a failure and returns what is to be recorded now.
-func (f *failures) add(failed failure, now time.Time) []Entry {
+func (f *failures) add(failed failure, now time.Time) []audit.Entry {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entries := f.due(now, false)
@@ -80,14 +82,14 @@ func (f *failures) add(failed failure, now time.Time) []Entry {
 }
 
 // flush returns what is to be recorded of windows that are over; of all, at the end.
-func (f *failures) flush(now time.Time, all bool) []Entry {
+func (f *failures) flush(now time.Time, all bool) []audit.Entry {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.due(now, all)
 }
 
-func (f *failures) due(now time.Time, all bool) []Entry {
-	var entries []Entry
+func (f *failures) due(now time.Time, all bool) []audit.Entry {
+	var entries []audit.Entry
 	if since := now.Sub(f.looked); !all && since >= 0 && since < lookEvery {
 		return nil // a flood must not look through all windows each time
 	}
@@ -132,11 +134,11 @@ func (s *failureSum) add(last failure, n int) {
 	s.last = last
 }
 
-func (f failure) entry() Entry {
-	return Entry{Actor: "system", Action: "sign-in.failed", Target: f.handle, Detail: f.why, Remote: f.remote}
+func (f failure) entry() audit.Entry {
+	return audit.Entry{Actor: "system", Action: "sign-in.failed", Target: f.handle, Detail: f.why, Remote: f.remote}
 }
 
-func (s failureSum) entry() Entry {
-	return Entry{Actor: "system", Action: "sign-in.failed-often", Target: s.last.handle,
+func (s failureSum) entry() audit.Entry {
+	return audit.Entry{Actor: "system", Action: "sign-in.failed-often", Target: s.last.handle,
 		Detail: fmt.Sprintf("%s; the last one: %s", plural(s.n, "more failed sign-in"), s.last.why), Remote: s.last.remote}
 }

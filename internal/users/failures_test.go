@@ -6,15 +6,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
-func failed(t *testing.T, s *Service) []Entry {
+func failed(t *testing.T, s *Service) []audit.Entry {
 	t.Helper()
-	log, err := s.AuditEntries(t.Context(), AuditFilter{Limit: 100000})
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 100000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []Entry
+	var list []audit.Entry
 	for i := range log {
 		if e := log[len(log)-1-i]; strings.HasPrefix(e.Action, "sign-in.failed") {
 			list = append(list, e)
@@ -45,7 +47,7 @@ func TestFailedSignInsAreRecorded(t *testing.T) {
 	if text := strings.Join(got, "; "); text != "ada: wrong password; gus: the account is suspended; : a name that nobody has; : a name that nobody has" {
 		t.Error(text)
 	}
-	n, last, err := s.FailedSignIns(t.Context(), ada.Handle, s.now().Add(-time.Hour))
+	n, last, err := s.log.FailedSignIns(t.Context(), ada.Handle, s.now().Add(-time.Hour))
 	if err != nil || n != 1 || last == nil || last.Remote != "192.0.2.7" {
 		t.Errorf("%d %+v %v", n, last, err)
 	}
@@ -62,7 +64,7 @@ func TestNoMistypedPasswordInTheLog(t *testing.T) {
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	log, err := s.AuditLog(t.Context(), 1000)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1000})
 	if err != nil || len(log) == 0 {
 		t.Fatal(len(log), err)
 	}
@@ -110,7 +112,7 @@ func TestGuessingOneAccount(t *testing.T) {
 func TestGuessingCannotFillTheDisk(t *testing.T) {
 	f, now := newFailures(), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	entries, counted := 0, 0
-	count := func(list []Entry) {
+	count := func(list []audit.Entry) {
 		for _, e := range list {
 			entries++
 			n := 1

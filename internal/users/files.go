@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // FilesAccess is somebody who signed in to bring files in and out, without a session: by which way, so that it can
@@ -72,7 +74,7 @@ func (s *Service) SignInForFilesByKey(ctx context.Context, handle string, key []
 		return FilesAccess{}, err
 	}
 	_, err = s.db.ExecContext(ctx, "UPDATE ssh_keys SET last_used_at = ?, last_remote = ? WHERE id = ?",
-		s.now().UnixMilli(), tidy(remote, 64), access.keyID)
+		s.now().UnixMilli(), audit.Tidy(remote, 64), access.keyID)
 	if err != nil {
 		return FilesAccess{}, fmt.Errorf("note that an SSH key is in use: %w", err)
 	}
@@ -102,7 +104,7 @@ func (s *Service) keyForFiles(ctx context.Context, handle string, key []byte) (F
 
 // signedInForFiles records a sign-in that was not by password.
 func (s *Service) signedInForFiles(ctx context.Context, a FilesAccess, remote string) (FilesAccess, error) {
-	s.note(ctx, Entry{
+	s.note(ctx, audit.Entry{
 		Actor: a.User.Handle, Action: "sign-in", Target: a.User.Handle, Detail: "for files, with " + a.Way, Remote: remote,
 	})
 	return s.allowFiles(ctx, a)

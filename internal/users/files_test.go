@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // The ways to sign in for files: what each takes, and that the log has it.
@@ -36,7 +38,7 @@ func TestSignInForFiles(t *testing.T) {
 	if err != nil || list[0].LastUsed == nil || list[0].Remote != "192.0.2.9" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	log, err := s.AuditLog(t.Context(), 50)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,7 @@ func TestSignInForFilesRefusals(t *testing.T) {
 	wantErr(t, err, ErrTokenRefused)
 	_, err = s.SignInForFilesByKey(t.Context(), "ada", evesKey.Marshal(), "192.0.2.1")
 	wantErr(t, err, ErrSSHKeyNotFound)
-	if n, _, err := s.FailedSignIns(t.Context(), "ada", time.Time{}); err != nil || n != 3 {
+	if n, _, err := s.log.FailedSignIns(t.Context(), "ada", time.Time{}); err != nil || n != 3 {
 		t.Errorf("%d failed sign-ins in the log, %v", n, err)
 	}
 	if err := s.Suspend(t.Context(), eve.ID); err != nil {

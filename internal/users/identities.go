@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -107,7 +108,7 @@ func (s *Service) NormalizeRealms(ctx context.Context, normal func(realm string)
 func (s *Service) addIdentity(ctx context.Context, tx *sql.Tx, userID int64, o Outside) (identityRow, error) {
 	res, err := tx.ExecContext(ctx, "INSERT INTO identities (user_id, provider, realm, subject, username, linked_at) "+
 		"VALUES (?, ?, ?, ?, ?, ?)",
-		userID, o.Provider, o.Realm, o.Subject, tidy(o.Username, 100), s.now().UnixMilli())
+		userID, o.Provider, o.Realm, o.Subject, audit.Tidy(o.Username, 100), s.now().UnixMilli())
 	if err != nil {
 		return identityRow{}, err
 	}

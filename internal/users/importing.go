@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // ImportStatus is what becomes of a row.
@@ -124,7 +126,7 @@ func (s *Service) PlanImport(ctx context.Context, text []byte, opts ImportOption
 // Import does what PlanImport says, all of it or nothing, and returns a link for each new person, which stand nowhere
 // else. Rows with errors stop it, ErrImportStopped, unless opts.DropWrong; so does a plan that is not opts.Expect any
 // more. The plan is returned in both cases. who is the actor, with where from, of the entries in the audit log.
-func (s *Service) Import(ctx context.Context, who Entry, text []byte,
+func (s *Service) Import(ctx context.Context, who audit.Entry, text []byte,
 	opts ImportOptions) (ImportPlan, []PersonalLink, error) {
 	list, opts, err := readImport(text, opts)
 	if err != nil {
@@ -157,7 +159,7 @@ func (o ImportOptions) checked() (ImportOptions, error) {
 }
 
 // carryOut plans once more inside the transaction, where nobody changes anything meanwhile, and does it.
-func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions,
+func (s *Service) carryOut(ctx context.Context, who audit.Entry, opts ImportOptions,
 	plan func(*known) (ImportPlan, error)) (ImportPlan, []PersonalLink, error) {
 	var p ImportPlan
 	var links []PersonalLink
@@ -187,7 +189,7 @@ func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions,
 	return p, links, nil
 }
 
-func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, p *ImportPlan,
+func (s *Service) write(ctx context.Context, tx *sql.Tx, who audit.Entry, opts ImportOptions, p *ImportPlan,
 	known *known) ([]PersonalLink, error) {
 	for _, name := range p.Groups {
 		res, err := tx.ExecContext(ctx, "INSERT INTO groups (name, title, created_at) VALUES (?, ?, ?)", name, name,
@@ -225,11 +227,11 @@ func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportO
 		fmt.Sprintf("%d new, %d there already, %d left out", p.New, p.Exists, p.Wrong+p.Skipped))
 }
 
-func (s *Service) record(ctx context.Context, tx *sql.Tx, who Entry, action, target, detail string) error {
-	return s.audit(ctx, tx, Entry{Actor: who.Actor, Action: action, Target: target, Detail: detail, Remote: who.Remote})
+func (s *Service) record(ctx context.Context, tx *sql.Tx, who audit.Entry, action, target, detail string) error {
+	return s.log.RecordIn(ctx, tx, audit.Entry{Actor: who.Actor, Action: action, Target: target, Detail: detail, Remote: who.Remote})
 }
 
-func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, r *PlannedRow,
+func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who audit.Entry, opts ImportOptions, r *PlannedRow,
 	known *known) (PersonalLink, error) {
 	u, err := s.insert(ctx, tx, NewUser{Handle: r.Handle, Name: r.Name, Email: r.Email, Role: r.Role, keptUID: r.UID}, "")
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf16"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 func TestParseImport(t *testing.T) {
@@ -374,7 +376,7 @@ func TestPlanImportDuplicates(t *testing.T) {
 
 const classList = "name,handle,email,role,group\nZoë,zoe,zoe@example.org,,\nYan,yan,,lead,robots\nX,ada,,guest,\nBroken,../x,,,\n"
 
-var byAda = Entry{Actor: "ada", Remote: "10.0.0.1"}
+var byAda = audit.Entry{Actor: "ada", Remote: "10.0.0.1"}
 
 func TestImport(t *testing.T) {
 	s, c := importLab(t)
@@ -415,7 +417,7 @@ func TestImport(t *testing.T) {
 	if u, err := s.RedeemLink(t.Context(), links[0].Token, "", "", goodPassword); err != nil || u.Handle != "zoe" {
 		t.Errorf("the link: %+v, %v", u, err)
 	}
-	log, err := s.AuditLog(t.Context(), 100)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

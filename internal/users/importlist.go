@@ -13,6 +13,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -303,7 +304,7 @@ func columnsOf(header []string) (*listColumns, error) {
 			"their names above the list.")
 	}
 	for i, cell := range header {
-		if cell = tidy(strings.TrimSpace(cell), 40); cell != "" && !slices.Contains(c.at[:], i) {
+		if cell = audit.Tidy(strings.TrimSpace(cell), 40); cell != "" && !slices.Contains(c.at[:], i) {
 			c.ignored = append(c.ignored, cell)
 		}
 	}
@@ -401,7 +402,7 @@ func (c *listColumns) row(line int, cells []string) (ImportRow, bool) {
 // that a group here can have, such as "Tutorial 3" or several names.
 func (c *listColumns) theirGroups(list *ImportList) {
 	if at := c.at[theirGroupMeaning]; at >= 0 {
-		list.TheirGroups = tidy(strings.TrimSpace(c.header[at]), 40)
+		list.TheirGroups = audit.Tidy(strings.TrimSpace(c.header[at]), 40)
 	}
 	if slices.ContainsFunc(list.Rows, func(r ImportRow) bool {
 		return r.Group != "" && CheckGroup(fold(r.Group)) != nil

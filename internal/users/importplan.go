@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -148,8 +149,8 @@ type lister struct {
 
 func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 	r := PlannedRow{
-		Line: row.Line, Status: ImportNew, Handle: tidy(row.Handle, maxHandle+10), Name: tidy(row.Name, 80),
-		Email: tidy(row.Email, 254),
+		Line: row.Line, Status: ImportNew, Handle: audit.Tidy(row.Handle, maxHandle+10), Name: audit.Tidy(row.Name, 80),
+		Email: audit.Tidy(row.Email, 254),
 	}
 	if row.Wrong != "" {
 		return r, sentence(ErrImportStopped, "%s", row.Wrong)

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -150,7 +151,7 @@ func (n NewInvitation) checked() (NewInvitation, error) {
 		return n, sentence(ErrUsesInvalid, "An invitation for an admin works for one person. Make one for each.")
 	case n.TTL < 0 || n.TTL > MaxInvitationTTL:
 		return n, sentence(ErrDaysInvalid, "An invitation works for 1 to %d days.", MaxInvitationTTL/(24*time.Hour))
-	case utf8.RuneCountInString(n.Note) > maxNote || tidy(n.Note, maxNote) != n.Note:
+	case utf8.RuneCountInString(n.Note) > maxNote || audit.Tidy(n.Note, maxNote) != n.Note:
 		return n, sentence(ErrInvitationInvalid, "The note is one line of at most %d characters. Shorten it.", maxNote)
 	}
 	for i := range n.Emails {
@@ -371,7 +372,7 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 				return err
 			}
 		}
-		err = s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
+		err = s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
 			Detail: fmt.Sprintf("invitation %d by %s, %s", inv.ID, inv.By, RoleDetail(u.Role, inv.Group))})
 		if err != nil || n.Outside == nil {
 			return err

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // Purpose is what a one-time link is for.
@@ -239,8 +241,8 @@ func (s *Service) linkInvited(ctx context.Context, tx *sql.Tx, u User, o Outside
 	if err := s.linkOutside(ctx, tx, u.ID, o); err != nil {
 		return err
 	}
-	return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "identity.link", Target: u.Handle, Remote: remote,
-		Detail: tidy(o.Username+" at "+o.Provider+", "+how, 200)})
+	return s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "identity.link", Target: u.Handle, Remote: remote,
+		Detail: audit.Tidy(o.Username+" at "+o.Provider+", "+how, 200)})
 }
 
 // redeem decides inside one write transaction, where nobody else can use the link at the same time.
@@ -257,7 +259,7 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 		if err != nil {
 			return User{}, err
 		}
-		return u, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "admin.created", Target: u.Handle})
+		return u, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "admin.created", Target: u.Handle})
 	}
 	if err := setPassword(ctx, tx, *link.UserID, passwordHash); err != nil {
 		return User{}, err
@@ -273,7 +275,7 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 	if u.Suspended {
 		return User{}, errSuspended()
 	}
-	return u.User, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "password.chosen", Target: u.Handle})
+	return u.User, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "password.chosen", Target: u.Handle})
 }
 
 func (s *Service) sweepLinks(ctx context.Context) error {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 func adminLink(t *testing.T, s *Service) string {
@@ -136,7 +138,7 @@ func TestPasswordLink(t *testing.T) {
 	if _, err := s.LinkInfo(t.Context(), forBob); err != nil {
 		t.Errorf("somebody else's link: %v", err)
 	}
-	log, err := s.AuditLog(t.Context(), 1)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1})
 	if err != nil || len(log) != 1 || log[0].Action != "password.chosen" {
 		t.Errorf("audit %+v, %v", log, err)
 	}

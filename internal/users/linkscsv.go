@@ -4,6 +4,8 @@ import (
 	"encoding/csv"
 	"io"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // WriteLinks writes the links of an import for a spreadsheet or a mail merge.
@@ -13,7 +15,7 @@ func WriteLinks(w io.Writer, links []PersonalLink) error {
 	for i := range links {
 		l := &links[i]
 		rows = append(rows, []string{
-			CSVCell(l.Name), CSVCell(l.Handle), CSVCell(l.Email), CSVCell(l.URL), l.Expires.UTC().Format(time.RFC3339),
+			audit.CSVCell(l.Name), audit.CSVCell(l.Handle), audit.CSVCell(l.Email), audit.CSVCell(l.URL), l.Expires.UTC().Format(time.RFC3339),
 		})
 	}
 	return out.WriteAll(rows)

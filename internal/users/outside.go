@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // What goes wrong with accounts at outside identity providers.
@@ -122,7 +124,7 @@ func (s *Service) suspendRefused(ctx context.Context, err error, remote string) 
 		suspend = s.Suspend
 	}
 	ctx = context.WithoutCancel(ctx)
-	entry := Entry{
+	entry := audit.Entry{
 		Actor: "system", Action: "user.suspend", Target: refused.Handle, Detail: "no rule for the outside account fits",
 		Remote: remote,
 	}
@@ -133,7 +135,7 @@ func (s *Service) suspendRefused(ctx context.Context, err error, remote string) 
 	case err != nil:
 		return fmt.Errorf("suspend %s, whom the rules refuse: %w", refused.Handle, err)
 	}
-	return s.Audit(ctx, entry)
+	return s.log.Record(ctx, entry)
 }
 
 // Refusal says that an outside account may not come in. It is an ErrNotAdmitted.
@@ -231,7 +233,7 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		if err != nil {
 			return err
 		}
-		name := tidy(o.Username, 100)
+		name := audit.Tidy(o.Username, 100)
 		if id.username != "" && id.username != name {
 			detail += ", where the account was called " + id.username + " and is now " + name
 		}
@@ -240,7 +242,7 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		if err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, Entry{
+		return s.log.RecordIn(ctx, tx, audit.Entry{
 			Actor: u.Handle, Action: "sign-in", Target: u.Handle, Remote: remote, Detail: "with " + o.Provider + detail,
 		})
 	})
@@ -283,7 +285,7 @@ func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote str
 	default:
 		return // they go on and choose a name, or it is ours
 	}
-	s.fail(ctx, failure{handle, remote, tidy(o.Provider+", "+tidy(o.Username, 100)+": "+why, 400)})
+	s.fail(ctx, failure{handle, remote, audit.Tidy(o.Provider+", "+audit.Tidy(o.Username, 100)+": "+why, 400)})
 }
 
 // LimitOutside begins a sign-in with an outside account, or refuses it with a *RateError where too many of the same
@@ -313,7 +315,7 @@ func (s *Service) LimitOutside(who, remote string) (done func(failed bool), err 
 // FailOutside records a sign-in that a provider did not vouch for. handle is of the account that asked to be linked,
 // empty for none.
 func (s *Service) FailOutside(ctx context.Context, handle, provider, why, remote string) {
-	s.fail(ctx, failure{handle, remote, tidy(provider+": "+why, 200)})
+	s.fail(ctx, failure{handle, remote, audit.Tidy(provider+": "+why, 200)})
 }
 
 // joinOutside makes the account of somebody new.
@@ -370,7 +372,7 @@ func (s *Service) joinOutside(ctx context.Context, tx *sql.Tx, o Outside, handle
 	if _, _, err := s.applyRules(ctx, tx, id, &u, o); err != nil {
 		return User{}, err
 	}
-	return u, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "identity.join", Target: u.Handle, Remote: remote,
+	return u, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "identity.join", Target: u.Handle, Remote: remote,
 		Detail: fmt.Sprintf("%s at %s, role %s", o.Username, o.Provider, u.Role)})
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // theirs is somebody at a provider whom the rules let in.
@@ -43,7 +45,7 @@ func inGroups(t *testing.T, s *Service, id int64) string {
 
 func actionsOf(t *testing.T, s *Service) string {
 	t.Helper()
-	log, err := s.AuditLog(t.Context(), 1000)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +201,7 @@ func TestRolesByRulesAndByHand(t *testing.T) {
 	if u = signIn(t, s, o); u.Role != RoleLead {
 		t.Errorf("the role that was given by hand became %s", u.Role)
 	}
-	log, err := s.AuditLog(t.Context(), 1)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1})
 	if err != nil || !strings.Contains(log[0].Detail, "whose rules give the role guest; the role lead was given by hand") {
 		t.Errorf("%+v, %v", log, err)
 	}

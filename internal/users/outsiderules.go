@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -48,7 +49,7 @@ func (s *Service) applyRole(ctx context.Context, tx *sql.Tx, id identityRow, u *
 	}
 	from := u.Role
 	u.Role = o.Role
-	return true, "", s.audit(ctx, tx, Entry{Actor: "system", Action: "user.role", Target: u.Handle,
+	return true, "", s.log.RecordIn(ctx, tx, audit.Entry{Actor: "system", Action: "user.role", Target: u.Handle,
 		Detail: "from " + string(from) + " to " + string(o.Role) + ", by the rules of " + o.Provider})
 }
 
@@ -142,7 +143,7 @@ func (s *Service) giveGroup(ctx context.Context, tx *sql.Tx, id identityRow, u U
 	if g.lead {
 		detail = "leads " + g.name
 	}
-	return s.audit(ctx, tx, Entry{
+	return s.log.RecordIn(ctx, tx, audit.Entry{
 		Actor: "system", Action: "group.member", Target: u.Handle, Detail: detail + ", by the rules of " + provider,
 	})
 }
@@ -156,7 +157,7 @@ func (s *Service) takeGroup(ctx context.Context, tx *sql.Tx, id identityRow, u U
 		u.ID); err != nil {
 		return err
 	}
-	return s.audit(ctx, tx, Entry{
+	return s.log.RecordIn(ctx, tx, audit.Entry{
 		Actor: "system", Action: "group.member-remove", Target: u.Handle, Detail: "from " + g.name + ", " + why,
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -45,7 +46,7 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 		if err := setPassword(ctx, tx, id, encoded); err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "password.changed", Target: u.Handle, Remote: remote})
+		return s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "password.changed", Target: u.Handle, Remote: remote})
 	})
 	if err != nil {
 		return err
@@ -116,19 +117,4 @@ func (s *Service) endSome(ctx context.Context, userID int64, which, sessionID st
 		s.sessionsEnded(userID, id)
 	}
 	return len(ids) > 0, err
-}
-
-// FailedSignIns says how often somebody failed to sign in as that person since a time, as far as the log
-// tells one by one, and what the last was; nil for never.
-func (s *Service) FailedSignIns(ctx context.Context, handle string, since time.Time) (n int, last *Entry, err error) {
-	where := "target = ? AND at >= ? AND action IN ('sign-in.failed', 'sign-in.failed-often', 'sign-in.locked')"
-	args := []any{handle, since.UnixMilli()}
-	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM audit WHERE "+where, args...).Scan(&n); err != nil {
-		return 0, nil, fmt.Errorf("read the audit log: %w", err)
-	}
-	list, err := readEntries(ctx, s.db, where+" ORDER BY id DESC LIMIT 1", args...)
-	if err != nil || len(list) == 0 {
-		return 0, nil, err
-	}
-	return n, &list[0], nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 func TestChangePassword(t *testing.T) {
@@ -41,7 +43,7 @@ func TestChangePassword(t *testing.T) {
 	}
 	_, err = s.Authenticate(t.Context(), "ada", goodPassword, "")
 	wantErr(t, err, ErrBadCredentials)
-	log, err := s.AuditEntries(t.Context(), AuditFilter{Action: "password.changed"})
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Action: "password.changed"})
 	if err != nil || len(log) != 1 || log[0].Actor != "ada" || log[0].Remote != "192.0.2.1" {
 		t.Errorf("%+v, %v", log, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // LinuxAccount is one line of a passwd file.
@@ -49,7 +51,7 @@ func ParsePasswd(text []byte) ([]LinuxAccount, error) {
 
 func passwdLine(line string) LinuxAccount {
 	fields := strings.Split(line, ":")
-	a := LinuxAccount{Name: tidy(fields[0], 64)}
+	a := LinuxAccount{Name: audit.Tidy(fields[0], 64)}
 	if strings.HasPrefix(line, "+") || strings.HasPrefix(line, "-") {
 		a.Wrong = "It stands for accounts of a directory service, which are not in this file."
 		return a
@@ -67,7 +69,7 @@ func passwdLine(line string) LinuxAccount {
 	}
 	// The rest after a comma is room and telephone; & stands for the account's name.
 	shown, _, _ := strings.Cut(fields[4], ",")
-	a.Shown = strings.TrimSpace(tidy(strings.ReplaceAll(shown, "&", a.Name), 80))
+	a.Shown = strings.TrimSpace(audit.Tidy(strings.ReplaceAll(shown, "&", a.Name), 80))
 	a.Shell = fields[6]
 	return a
 }
@@ -96,7 +98,7 @@ func (s *Service) PlanPasswd(ctx context.Context, text []byte, opts PasswdOption
 
 // ImportPasswd makes accounts for the people of a passwd file, who keep their UIDs, as Import does for a list. What
 // cannot be taken is left out with the reason, and stops nothing.
-func (s *Service) ImportPasswd(ctx context.Context, who Entry, text []byte,
+func (s *Service) ImportPasswd(ctx context.Context, who audit.Entry, text []byte,
 	opts PasswdOptions) (ImportPlan, []PersonalLink, error) {
 	accounts, opts, err := readPasswd(text, opts)
 	if err != nil {
@@ -174,7 +176,7 @@ func notAPerson(a LinuxAccount, opts PasswdOptions) string {
 	case a.UID < FirstKeptUID:
 		return "It is an account of the system: people's numbers begin at 1000."
 	case slices.Contains(noLogin, path.Base(a.Shell)):
-		return "Nobody can sign in with it: its shell is " + tidy(a.Shell, 40) + "."
+		return "Nobody can sign in with it: its shell is " + audit.Tidy(a.Shell, 40) + "."
 	case a.UID < opts.MinUID, a.UID > opts.MaxUID:
 		return "Its number is outside " + strconv.Itoa(opts.MinUID) + "–" + strconv.Itoa(opts.MaxUID) +
 			", which you asked for."

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 const machine = `root:x:0:0:root:/root:/bin/bash
@@ -77,7 +79,7 @@ func TestImportPasswd(t *testing.T) {
 	group(t, s, "vision", nil)
 	opts := passwdOptions()
 	opts.Group, opts.Role = "vision", RoleGuest
-	p, links, err := s.ImportPasswd(t.Context(), Entry{Actor: "root"}, []byte(machine), opts)
+	p, links, err := s.ImportPasswd(t.Context(), audit.Entry{Actor: "root"}, []byte(machine), opts)
 	if err != nil || p.New != 5 || len(links) != 5 {
 		t.Fatalf("%+v %+v %v", p, links, err)
 	}
@@ -95,7 +97,7 @@ func TestImportPasswd(t *testing.T) {
 	if u, err := s.Create(t.Context(), NewUser{Handle: "newer"}); err != nil || u.UID < FirstUID {
 		t.Errorf("%+v, %v", u, err)
 	}
-	p, links, err = s.ImportPasswd(t.Context(), Entry{Actor: "root"}, []byte(machine), opts)
+	p, links, err = s.ImportPasswd(t.Context(), audit.Entry{Actor: "root"}, []byte(machine), opts)
 	if err != nil || p.New != 0 || p.Exists != 5 || len(links) != 0 {
 		t.Errorf("again: %+v %v", p, err)
 	}

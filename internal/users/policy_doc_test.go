@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs/roles.md and docs/audit.md anew")
@@ -45,7 +47,7 @@ func checkTable(t *testing.T, page, table string) {
 func actionTable() string {
 	var b strings.Builder
 	b.WriteString("| action | somebody |\n|---|---|\n")
-	for _, a := range AuditActions() {
+	for _, a := range audit.Actions() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", a.Name, a.Words)
 	}
 	return b.String()

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -95,7 +96,7 @@ func (s *Service) StartSession(ctx context.Context, userID int64, meta SessionMe
 		_, err = tx.ExecContext(ctx, `INSERT INTO sessions
 			(id, token_hash, user_id, created_at, last_seen_at, expires_at, remote, user_agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 			rand.Text(), hash[:], userID, now.UnixMilli(), now.UnixMilli(), now.Add(SessionMax).UnixMilli(),
-			tidy(meta.Remote, 64), tidy(meta.UserAgent, 300))
+			audit.Tidy(meta.Remote, 64), audit.Tidy(meta.UserAgent, 300))
 		if err != nil {
 			return err
 		}

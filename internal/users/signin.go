@@ -10,11 +10,22 @@ import (
 	"unicode/utf8"
 
 	"github.com/alexedwards/argon2id"
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Service {
 	return &Service{db: db, now: now, hasher: newHasher(params), limits: newSignInLimits(), cache: newSessionCache(),
-		failures: newFailures()}
+		failures: newFailures(), log: audit.New(db, now)}
+}
+
+// AuditLog returns the log in which the service records.
+func (s *Service) AuditLog() *audit.Log { return s.log }
+
+// note records what must not keep anybody from signing in when the log cannot be written.
+func (s *Service) note(ctx context.Context, entries ...audit.Entry) {
+	for _, e := range entries {
+		_ = s.log.Record(ctx, e)
+	}
 }
 
 // Authenticate checks a handle and password from the given remote address. It takes the same time
@@ -57,7 +68,7 @@ func (s *Service) authenticate(ctx context.Context, handle, password, remote, br
 		s.fail(ctx, failure{row.Handle, remote, "the account is suspended"})
 		return User{}, errSuspended()
 	}
-	s.note(ctx, Entry{Actor: row.Handle, Action: "sign-in", Target: row.Handle, Detail: what, Remote: remote})
+	s.note(ctx, audit.Entry{Actor: row.Handle, Action: "sign-in", Target: row.Handle, Detail: what, Remote: remote})
 	return row.User, nil
 }
 
@@ -78,7 +89,7 @@ func (s *Service) tryPassword(ctx context.Context, name, password, remote, known
 			return userRow{}, nil, err
 		}
 		if locked && target != "" {
-			s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: target, Remote: remote})
+			s.note(ctx, audit.Entry{Actor: "system", Action: "sign-in.locked", Target: target, Remote: remote})
 		}
 		if refused != nil && refused.busy {
 			return userRow{}, nil, refused

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/alexedwards/argon2id"
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 func TestCheckPassword(t *testing.T) {
@@ -133,7 +134,7 @@ func TestTwentyWrongPasswords(t *testing.T) {
 		}
 	}
 	wantErr(t, right, ErrTooManyTries)
-	log, err := s.AuditEntries(t.Context(), AuditFilter{Action: "sign-in.locked"})
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Action: "sign-in.locked"})
 	if err != nil || len(log) != 1 || log[0].Target != "ada" {
 		t.Errorf("audit: %+v, %v", log, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -87,17 +88,17 @@ func (s *Service) askToJoin(ctx context.Context, n NewUser, note, password, remo
 		_, err = tx.ExecContext(ctx, `INSERT INTO signups (handle, wanted, name, email, note, password_hash, remote,
 			requested_at)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			handle, n.Handle, n.Name, n.Email, note, encoded, tidy(remote, 64), s.now().UnixMilli())
+			handle, n.Handle, n.Name, n.Email, note, encoded, audit.Tidy(remote, 64), s.now().UnixMilli())
 		if err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, Entry{Actor: "system", Action: "sign-up.ask", Target: handle, Remote: remote})
+		return s.log.RecordIn(ctx, tx, audit.Entry{Actor: "system", Action: "sign-up.ask", Target: handle, Remote: remote})
 	})
 }
 
 func checkReason(note string) (string, error) {
 	note = strings.Join(strings.Fields(note), " ")
-	if utf8.RuneCountInString(note) > maxReason || tidy(note, maxReason) != note {
+	if utf8.RuneCountInString(note) > maxReason || audit.Tidy(note, maxReason) != note {
 		return "", sentence(ErrNoteInvalid, "Say in at most %d characters of ordinary text why you ask for an account.",
 			maxReason)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -91,7 +92,7 @@ func (s *Service) AddSSHKey(ctx context.Context, userID int64, name, text string
 		return SSHKey{}, err
 	}
 	if strings.TrimSpace(name) == "" {
-		if name = clip(tidy(comment, maxSSHKeyName), maxSSHKeyName); name == "" {
+		if name = clip(audit.Tidy(comment, maxSSHKeyName), maxSSHKeyName); name == "" {
 			name = "SSH key"
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -209,7 +210,7 @@ func (s *Service) TokenUser(ctx context.Context, secret, remote string, change b
 	}
 	if t.LastUsed == nil || now.Sub(*t.LastUsed) >= tokenUsedStep {
 		if _, err := s.db.ExecContext(ctx, "UPDATE api_tokens SET last_used_at = ?, last_remote = ? WHERE id = ?",
-			now.UnixMilli(), tidy(remote, 64), t.ID); err != nil {
+			now.UnixMilli(), audit.Tidy(remote, 64), t.ID); err != nil {
 			return User{}, Token{}, fmt.Errorf("note that a token is in use: %w", err)
 		}
 	}

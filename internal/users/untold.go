@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -106,8 +107,8 @@ func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u 
 		return "", err
 	}
 	detail = ", role and groups are kept until " + time.UnixMilli(until).Local().Format(time.DateOnly)
-	return detail, s.audit(ctx, tx, Entry{Actor: "system", Action: "identity.untold", Target: u.Handle, Remote: remote,
-		Detail: tidy(o.Provider+", "+tidy(o.Username, 100)+": "+untoldMark+o.Untold, 400)})
+	return detail, s.log.RecordIn(ctx, tx, audit.Entry{Actor: "system", Action: "identity.untold", Target: u.Handle, Remote: remote,
+		Detail: audit.Tidy(o.Provider+", "+audit.Tidy(o.Username, 100)+": "+untoldMark+o.Untold, 400)})
 }
 
 // noteLapse writes to the audit log, once, that a person no longer keeps role and groups.
@@ -129,8 +130,8 @@ func (s *Service) noteLapse(ctx context.Context, tx *sql.Tx, id identityRow, u U
 	case o.Role != "":
 		then = "the rules give the role " + string(o.Role)
 	}
-	return s.audit(ctx, tx, Entry{Actor: "system", Action: "identity.lapse", Target: u.Handle,
-		Detail: tidy(o.Provider+", "+tidy(o.Username, 100)+": "+why+"; "+then, 400)})
+	return s.log.RecordIn(ctx, tx, audit.Entry{Actor: "system", Action: "identity.lapse", Target: u.Handle,
+		Detail: audit.Tidy(o.Provider+", "+audit.Tidy(o.Username, 100)+": "+why+"; "+then, 400)})
 }
 
 // settleUntold applies the rules to everybody who no longer keeps role and groups.
@@ -235,7 +236,7 @@ type Untold struct {
 }
 
 // UntoldIn reads an Untold from an entry of the audit log; ok is false if the entry is about something else.
-func UntoldIn(e Entry) (u Untold, ok bool) {
+func UntoldIn(e audit.Entry) (u Untold, ok bool) {
 	if e.Action != "identity.untold" && e.Action != "sign-in.failed" {
 		return Untold{}, false
 	}

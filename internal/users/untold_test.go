@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/audit"
 )
 
 // A person loses nothing because a provider leaves out groups: role, groups, sessions, access tokens and SSH keys stay.
@@ -57,7 +59,7 @@ func TestUntoldKeepsEverything(t *testing.T) {
 	if got := actionsOf(t, s); strings.Count(got, "system identity.untold zoe") != 3 {
 		t.Error(got)
 	}
-	log, err := s.AuditEntries(t.Context(), AuditFilter{Action: "identity.untold", Limit: 1})
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Action: "identity.untold", Limit: 1})
 	if err != nil || len(log) != 1 {
 		t.Fatal(log, err)
 	}
@@ -80,7 +82,7 @@ func TestUntoldOfSomebodyNew(t *testing.T) {
 	if _, err := s.SignInOutside(t.Context(), o, "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) || err.Error() != o.Refused {
 		t.Errorf("%v", err)
 	}
-	log, err := s.AuditLog(t.Context(), 1)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1})
 	if err != nil || len(log) != 1 {
 		t.Fatal(log, err)
 	}
@@ -92,7 +94,7 @@ func TestUntoldOfSomebodyNew(t *testing.T) {
 	if _, err := s.SignInOutside(t.Context(), near, "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
 		t.Error(err)
 	}
-	if log, err := s.AuditLog(t.Context(), 1); err != nil || !strings.Contains(log[0].Detail, near.Why) {
+	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); err != nil || !strings.Contains(log[0].Detail, near.Why) {
 		t.Errorf("%+v, %v", log, err)
 	} else if _, ok := UntoldIn(log[0]); ok {
 		t.Errorf("%+v is taken for something untold", log[0])
@@ -161,7 +163,7 @@ func TestSamePersonByAnotherSubject(t *testing.T) {
 	if in := signIn(t, s, o); in.ID != u.ID {
 		t.Errorf("signed in as %+v, not %+v", in, u)
 	}
-	if log, err := s.AuditLog(t.Context(), 1); err != nil || !strings.Contains(log[0].Detail, "where the account was called zoe and is now zoe-maria") {
+	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); err != nil || !strings.Contains(log[0].Detail, "where the account was called zoe and is now zoe-maria") {
 		t.Errorf("%+v, %v", log, err)
 	}
 }
@@ -399,7 +401,7 @@ func TestNormalizeRealmsOfTwoAccounts(t *testing.T) {
 
 // Entries that earlier versions wrote are still understood.
 func TestUntoldInOldEntries(t *testing.T) {
-	got, ok := UntoldIn(Entry{Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; what the rules look at was not told: no claim"})
+	got, ok := UntoldIn(audit.Entry{Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; what the rules look at was not told: no claim"})
 	if !ok || got.Provider != "uni" || got.Username != "eve" || got.Why != "no claim" {
 		t.Errorf("%+v, %v", got, ok)
 	}

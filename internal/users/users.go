@@ -13,9 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -47,9 +47,8 @@ type Service struct {
 	rules       map[string]string // see UseRules; nil = not known
 	post        Post              // nil where the lab writes to nobody
 
-	failures   *failures
-	chained    atomic.Bool  // the audit log has no entry without a hash
-	forgetting sync.RWMutex // held for writing while the oldest entries go, for reading while all are read
+	failures *failures
+	log      *audit.Log
 
 	hookMu    sync.RWMutex
 	hooks     []func(userID int64, sessionID string)
@@ -85,7 +84,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Sweep(ctx context.Context) error {
 	s.note(ctx, s.failures.flush(s.now(), false)...)
 	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx),
-		s.sweepTokens(ctx), s.sweepDevices(ctx), s.sweepAudit(ctx), s.settleUntold(ctx))
+		s.sweepTokens(ctx), s.sweepDevices(ctx), s.log.Sweep(ctx), s.settleUntold(ctx))
 }
 
 // ByID finds an account that was not removed; ErrNotFound otherwise.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/alexedwards/argon2id"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -303,21 +304,21 @@ func TestSetProfile(t *testing.T) {
 
 func TestAudit(t *testing.T) {
 	s, c := newTest(t)
-	if err := s.Audit(t.Context(), Entry{Actor: "ada", Action: "user.remove", Target: "eve\x1b[31m", Detail: strings.Repeat("x", 5000), Remote: "192.0.2.1"}); err != nil {
+	if err := s.AuditLog().Record(t.Context(), audit.Entry{Actor: "ada", Action: "user.remove", Target: "eve\x1b[31m", Detail: strings.Repeat("x", 5000), Remote: "192.0.2.1"}); err != nil {
 		t.Fatal(err)
 	}
 	c.add(time.Second)
-	if err := s.Audit(t.Context(), Entry{Actor: "root", Action: "user.add"}); err != nil {
+	if err := s.AuditLog().Record(t.Context(), audit.Entry{Actor: "root", Action: "user.add"}); err != nil {
 		t.Fatal(err)
 	}
-	log, err := s.AuditLog(t.Context(), 10)
+	log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 10})
 	if err != nil || len(log) != 2 || log[0].Action != "user.add" || !log[0].At.Equal(c.now()) {
 		t.Fatalf("%+v, %v", log, err)
 	}
 	if log[1].Target != "eve[31m" || len(log[1].Detail) != 1000 {
 		t.Errorf("not tidied: %q, %d", log[1].Target, len(log[1].Detail))
 	}
-	if log, _ := s.AuditLog(t.Context(), 1); len(log) != 1 {
+	if log, _ := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); len(log) != 1 {
 		t.Errorf("limit ignored: %d", len(log))
 	}
 }

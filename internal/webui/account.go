@@ -19,7 +19,6 @@ type OwnAccounts interface {
 	Sessions(ctx context.Context, userID int64) ([]users.SessionInfo, error)
 	EndOneSession(ctx context.Context, userID int64, sessionID string) (ended bool, err error)
 	EndOtherSessions(ctx context.Context, userID int64, keep string) (ended bool, err error)
-	FailedSignIns(ctx context.Context, handle string, since time.Time) (n int, last *users.Entry, err error)
 	Tokens(ctx context.Context, userID int64) ([]users.Token, error)
 	CreateToken(ctx context.Context, userID int64, token users.NewToken) (secret string, made users.Token, err error)
 	RevokeToken(ctx context.Context, userID, tokenID int64) (users.Token, error)
@@ -162,7 +161,7 @@ func (s *Server) showAccount(w http.ResponseWriter, r *http.Request, v visitor, 
 
 // failedSignIns says whether somebody tried to get in as that person.
 func (s *Server) failedSignIns(ctx context.Context, handle string) (string, error) {
-	n, last, err := s.cfg.Users.FailedSignIns(ctx, handle, s.now().Add(-failuresShown))
+	n, last, err := s.cfg.Audit.FailedSignIns(ctx, handle, s.now().Add(-failuresShown))
 	if err != nil || last == nil {
 		return "", err
 	}

@@ -1,27 +1,14 @@
 package webui
 
 import (
-	"context"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/audit"
 )
-
-// AuditTrail is who did what.
-type AuditTrail interface {
-	Audit(ctx context.Context, entry users.Entry) error
-	// AuditEntries lists entries, the newest first.
-	AuditEntries(ctx context.Context, filter users.AuditFilter) ([]users.Entry, error)
-	// AuditHead is the newest entry with its hash.
-	AuditHead(ctx context.Context) (users.Entry, error)
-	// ExportAudit writes all entries that fit, the oldest first.
-	ExportAudit(ctx context.Context, w io.Writer, format users.AuditFormat, filter users.AuditFilter) error
-}
 
 // auditPerPage is how many entries a page shows.
 const auditPerPage = 50
@@ -65,12 +52,12 @@ type auditRow struct {
 }
 
 // auditForm reads a filter. Both days are whole ones, in the lab's own time.
-func readAuditForm(values url.Values) (auditForm, users.AuditFilter) {
+func readAuditForm(values url.Values) (auditForm, audit.Filter) {
 	get := func(name string) string { return clip(strings.TrimSpace(values.Get(name)), 128) }
 	form := auditForm{
 		Person: get("person"), Action: get("action"), Since: get("since"), Until: get("until"), Address: get("address"),
 	}
-	filter := users.AuditFilter{Person: form.Person, Action: form.Action, Remote: form.Address}
+	filter := audit.Filter{Person: form.Person, Action: form.Action, Remote: form.Address}
 	date := func(text *string, into *time.Time, more int) {
 		if *text == "" {
 			return
@@ -99,16 +86,16 @@ func (s *Server) auditPage(w http.ResponseWriter, r *http.Request, v visitor) er
 		}
 		filter.Before = id
 	}
-	entries, err := s.cfg.Users.AuditEntries(r.Context(), filter)
+	entries, err := s.cfg.Audit.List(r.Context(), filter)
 	if err != nil {
 		return err
 	}
-	head, err := s.cfg.Users.AuditHead(r.Context())
+	head, err := s.cfg.Audit.Head(r.Context())
 	if err != nil {
 		return err
 	}
 	view := auditView{Filter: form, Actions: []roleView{{"", "Everything"}}, Head: head.Hash.String()}
-	for _, a := range users.AuditActions() {
+	for _, a := range audit.Actions() {
 		view.Actions = append(view.Actions, roleView{a.Name, sentenceCase(a.Words)})
 	}
 	if len(entries) > auditPerPage {
@@ -125,10 +112,10 @@ func (s *Server) auditPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	return nil
 }
 
-func auditRowOf(e *users.Entry) auditRow {
+func auditRowOf(e *audit.Entry) auditRow {
 	row := auditRow{ID: strconv.FormatInt(e.ID, 10), Time: e.At.Local().Format("2 Jan 2006 15:04:05"),
 		Exact: e.At.Format(time.RFC3339Nano),
-		Actor: e.Actor, Action: users.AuditWords(e.Action), Name: e.Action, Target: e.Target, Detail: e.Detail,
+		Actor: e.Actor, Action: audit.Words(e.Action), Name: e.Action, Target: e.Target, Detail: e.Detail,
 		Remote: e.Remote}
 	if e.Target == e.Actor {
 		row.Target = "" // people do most to themselves
@@ -142,9 +129,9 @@ func sentenceCase(text string) string { return strings.ToUpper(text[:1]) + text[
 // exports is recorded first, so that it stands in the export itself.
 func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request, v visitor) error {
 	_, filter := readAuditForm(r.PostForm)
-	format := users.AuditFormat(r.PostForm.Get("format"))
-	kind := map[users.AuditFormat]string{users.AuditCSV: "text/csv; charset=utf-8",
-		users.AuditJSON: "application/json"}[format]
+	format := audit.Format(r.PostForm.Get("format"))
+	kind := map[audit.Format]string{audit.CSV: "text/csv; charset=utf-8",
+		audit.JSON: "application/json"}[format]
 	if kind == "" {
 		return errNoPage
 	}
@@ -154,7 +141,7 @@ func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request, v visitor) 
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Disposition", `attachment; filename="gpulab-audit-`+s.now().Format(time.DateOnly)+"."+
 		string(format)+`"`)
-	if err := s.cfg.Users.ExportAudit(r.Context(), w, format, filter); err != nil {
+	if err := s.cfg.Audit.Export(r.Context(), w, format, filter); err != nil {
 		if r.Context().Err() == nil {
 			s.cfg.Log.Error("audit export broke off", "error", err)
 		}

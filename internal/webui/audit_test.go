@@ -8,14 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-func (l *lab) record(t testing.TB, entries ...users.Entry) {
+func (l *lab) record(t testing.TB, entries ...audit.Entry) {
 	t.Helper()
 	for _, e := range entries {
-		if err := l.users.Audit(t.Context(), e); err != nil {
+		if err := l.users.AuditLog().Record(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,9 +31,9 @@ func TestAuditPage(t *testing.T) {
 		t.Error("a lead is led to the audit log")
 	}
 	for i := range 120 {
-		l.record(t, users.Entry{Actor: "ada", Action: "user.add", Target: fmt.Sprintf("user-%03d", i), Remote: "10.0.0.7"})
+		l.record(t, audit.Entry{Actor: "ada", Action: "user.add", Target: fmt.Sprintf("user-%03d", i), Remote: "10.0.0.7"})
 	}
-	l.record(t, users.Entry{Actor: "ben", Action: "sign-in", Target: "ben", Detail: `<script>"`, Remote: "10.0.0.8"})
+	l.record(t, audit.Entry{Actor: "ben", Action: "sign-in", Target: "ben", Detail: `<script>"`, Remote: "10.0.0.8"})
 	page := c.get("/audit")
 	page.want(t, http.StatusOK, "&lt;script&gt;", "signed in", "user-119", "added a person")
 	if strings.Contains(page.body, "user-070") || strings.Index(page.body, "user-119") > strings.Index(page.body, "user-118") {
@@ -91,7 +92,7 @@ func TestAuditPage(t *testing.T) {
 func TestAuditExport(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ada")
-	l.record(t, users.Entry{Actor: "ben", Action: "sign-in", Target: "ben", Detail: "=cmd|calc"}, users.Entry{Actor: "lea", Action: "sign-in", Target: "lea"})
+	l.record(t, audit.Entry{Actor: "ben", Action: "sign-in", Target: "ben", Detail: "=cmd|calc"}, audit.Entry{Actor: "lea", Action: "sign-in", Target: "lea"})
 	got := c.post("/audit", "/audit/export", url.Values{"format": {"csv"}, "person": {"ben"}})
 	got.want(t, http.StatusOK)
 	if d := got.header.Get("Content-Disposition"); !strings.Contains(d, `attachment; filename="gpulab-audit-`) || !strings.HasSuffix(d, `.csv"`) {
@@ -103,7 +104,7 @@ func TestAuditExport(t *testing.T) {
 	}
 	got = c.post("/audit", "/audit/export", url.Values{"format": {"json"}})
 	got.want(t, http.StatusOK, `"complete": true`)
-	check, err := users.CheckExport(strings.NewReader(got.body), nil)
+	check, err := audit.CheckExport(strings.NewReader(got.body), nil)
 	if err != nil || check.Entries != 4 {
 		t.Errorf("%+v, %v", check, err)
 	}
@@ -156,8 +157,8 @@ func (l *lab) traces(t testing.TB) {
 	l.users.exec(t, "UPDATE api_tokens SET expires_at = 1 WHERE id = 2")
 	for i := range 30 {
 		l.record(t,
-			users.Entry{Actor: "ada", Action: "user.role", Target: "ben", Detail: "from guest to member", Remote: "10.0.0.7"},
-			users.Entry{Actor: "system", Action: "sign-in.failed-often", Target: "ben", Detail: "295 more failed sign-ins; the last one: wrong password", Remote: "2001:db8:85a3::8a2e:370:7334"},
-			users.Entry{Actor: "somebody-with-a-long-name-of-30", Action: "notebook.launch", Target: "somebody-with-a-long-name-of-30", Detail: fmt.Sprintf("launch %d, profile gpu", i), Remote: "10.0.0.9"})
+			audit.Entry{Actor: "ada", Action: "user.role", Target: "ben", Detail: "from guest to member", Remote: "10.0.0.7"},
+			audit.Entry{Actor: "system", Action: "sign-in.failed-often", Target: "ben", Detail: "295 more failed sign-ins; the last one: wrong password", Remote: "2001:db8:85a3::8a2e:370:7334"},
+			audit.Entry{Actor: "somebody-with-a-long-name-of-30", Action: "notebook.launch", Target: "somebody-with-a-long-name-of-30", Detail: fmt.Sprintf("launch %d, profile gpu", i), Remote: "10.0.0.9"})
 	}
 }

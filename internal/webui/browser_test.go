@@ -149,7 +149,7 @@ type violation struct {
 	} `json:"nodes"`
 }
 
-func audit(ctx context.Context) ([]violation, error) {
+func findViolations(ctx context.Context) ([]violation, error) {
 	const run = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}).then(r => JSON.stringify(r.violations))`
 	found, err := chromedp.Run(ctx, chromedp.Evaluate[string](run, chromedp.EvalAwaitPromise))
 	if err != nil {
@@ -453,7 +453,7 @@ func checkPage(ctx context.Context, t *testing.T, name string, width int64) {
 	if len(cut) > 0 {
 		t.Errorf("%s: a table does not fit its card: %s", name, cut[0])
 	}
-	violations, err := audit(ctx)
+	violations, err := findViolations(ctx)
 	if err != nil {
 		t.Fatalf("%s: axe: %v", name, err)
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/environments"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // An environment is built from the page, chosen, exported, removed and brought in again; the audit log tells of each.
@@ -99,7 +99,7 @@ func TestEnvironments(t *testing.T) {
 	c.bring(token, []byte(file.body)).want(t, http.StatusConflict, "There is an environment small/1 already")
 	c.get("/environments/small/1").want(t, http.StatusOK, "Small &lt;one&gt;")
 
-	entries, err := l.users.AuditEntries(t.Context(), users.AuditFilter{})
+	entries, err := l.users.AuditLog().List(t.Context(), audit.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

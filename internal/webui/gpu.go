@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/units"
@@ -576,6 +577,6 @@ func (s *Server) lendGPU(_ http.ResponseWriter, r *http.Request, v visitor) erro
 	if err := s.cfg.LendGPU(r.Context(), g.UUID, anyway); err != nil {
 		return fmt.Errorf("change how a GPU is lent: %w", err)
 	}
-	s.audit(r, v, users.LendAction(anyway), g.UUID, "")
+	s.audit(r, v, audit.LendAction(anyway), g.UUID, "")
 	return seeOther("/gpus/" + url.PathEscape(g.UUID))
 }

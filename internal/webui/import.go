@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -119,7 +120,7 @@ func (s *Server) importPeople(w http.ResponseWriter, r *http.Request, v visitor)
 		return s.showImport(w, r, v, http.StatusOK, importView{Form: form, Report: planReport(plan)})
 	}
 	options.DropWrong, options.Expect = step == stepImportGood, r.PostForm.Get("agreed")
-	plan, links, err := s.cfg.Users.Import(r.Context(), users.Entry{Actor: v.session.User.Handle, Remote: remote(r)},
+	plan, links, err := s.cfg.Users.Import(r.Context(), audit.Entry{Actor: v.session.User.Handle, Remote: remote(r)},
 		[]byte(form.Text), options)
 	if errors.Is(err, users.ErrImportStopped) {
 		form.Problem = message(err)

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/notebooks"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // someJobs are ben's: one that waits, one that runs and has said something, and
@@ -120,7 +120,7 @@ func TestJobs(t *testing.T) {
 		t.Errorf("again leads to %q", to)
 	}
 	c.get("/jobs").want(t, http.StatusOK, "/jobs/1", "/jobs/2", "cancelled", "waiting")
-	entries, err := l.users.AuditEntries(t.Context(), users.AuditFilter{})
+	entries, err := l.users.AuditLog().List(t.Context(), audit.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

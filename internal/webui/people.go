@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -225,8 +226,8 @@ func (s *Server) passwordLink(r *http.Request, v visitor, user users.User) (stri
 // audit records what an admin did. What was done stands even if it cannot be
 // recorded; the log then says so.
 func (s *Server) audit(r *http.Request, v visitor, action, target, detail string) {
-	entry := users.Entry{Actor: v.session.User.Handle, Action: action, Target: target, Detail: detail, Remote: remote(r)}
-	if err := s.cfg.Users.Audit(context.WithoutCancel(r.Context()), entry); err != nil {
+	entry := audit.Entry{Actor: v.session.User.Handle, Action: action, Target: target, Detail: detail, Remote: remote(r)}
+	if err := s.cfg.Audit.Record(context.WithoutCancel(r.Context()), entry); err != nil {
 		s.cfg.Log.Error("audit entry lost", "action", action, "target", target, "error", err)
 	}
 }

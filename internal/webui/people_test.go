@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -119,13 +120,13 @@ func (u *testUsers) count(t testing.TB, table string) int {
 }
 
 // audit is the log, oldest first.
-func (u *testUsers) audit(t testing.TB) []users.Entry {
+func (u *testUsers) audit(t testing.TB) []audit.Entry {
 	t.Helper()
-	newest, err := u.AuditLog(context.Background(), 1000)
+	newest, err := u.AuditLog().List(context.Background(), audit.Filter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := make([]users.Entry, 0, len(newest))
+	log := make([]audit.Entry, 0, len(newest))
 	for i := range newest {
 		log = append(log, newest[len(newest)-1-i])
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -25,7 +26,7 @@ type waysIn interface {
 	Decline(ctx context.Context, id int64) (users.SignUp, error)
 
 	PlanImport(ctx context.Context, text []byte, options users.ImportOptions) (users.ImportPlan, error)
-	Import(ctx context.Context, who users.Entry, text []byte,
+	Import(ctx context.Context, who audit.Entry, text []byte,
 		options users.ImportOptions) (users.ImportPlan, []users.PersonalLink, error)
 }
 

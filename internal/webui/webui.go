@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
@@ -51,7 +52,7 @@ type Users interface {
 	LinkInfo(ctx context.Context, token string) (users.Link, error)
 	RedeemLink(ctx context.Context, token, handle, name, password string) (users.User, error)
 	RedeemLinkOutside(ctx context.Context, token string, o users.Outside, remote string) (users.User, error)
-	AuditTrail
+
 	OwnAccounts
 	accounts
 	groups
@@ -132,6 +133,7 @@ type StatusSource interface {
 // Quotas, Storage, Environments, CheckGPU and LendGPU are required; every other zero value works.
 type Config struct {
 	Users     Users
+	Audit     *audit.Log
 	Notebooks Notebooks
 	Fleet     Fleet
 	Status    StatusSource
@@ -230,7 +232,8 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil ||
+	if cfg.Users == nil || cfg.Audit == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil ||
+		cfg.Machines == nil ||
 		cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil ||
 		cfg.LendGPU == nil || cfg.NotebooksAt == nil {
 		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, " +

@@ -168,10 +168,10 @@ func serve(ctx context.Context, file string) error {
 		return errors.New("the probe has not told of all GPUs and processes within 30 s")
 	}
 	pages, err := webui.New(webui.Config{
-		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder,
+		Users: people, Audit: people.AuditLog(), Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder,
 		Quotas: unlimited{},
 		Storage: storage.New(storage.Config{
-			DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"),
+			DB: databases.DB(), People: people, Audit: people.AuditLog(), HomesDir: filepath.Join(cfg.Dir, "homes"),
 			FoldersDir: filepath.Join(cfg.Dir, "folders"),
 		}),
 		Environments: noEnvironments{},

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -107,7 +108,7 @@ func (g *gpulab) begin(ctx context.Context, l *lab) error {
 			g.stopped = append(g.stopped, g.launch(launch))
 			return nil
 		},
-		Audit:   func(context.Context, users.Entry) error { return nil },
+		Audit:   func(context.Context, audit.Entry) error { return nil },
 		Changed: func() { g.click(ctx) },
 	})
 	go func() {

@@ -1,4 +1,4 @@
-package users
+package audit
 
 import (
 	"bufio"
@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// AuditFormat is a format of the audit log's exports.
-type AuditFormat string
+// Format is a format of the audit log's exports.
+type Format string
 
 // The formats.
 const (
-	AuditCSV  AuditFormat = "csv"
-	AuditJSON AuditFormat = "json"
+	CSV  Format = "csv"
+	JSON Format = "json"
 )
 
 // exportHead begins a JSON export. After it come the entries and then "end", so that one that was cut off
 // is no JSON.
 type exportHead struct {
-	Exported time.Time   `json:"exported"`
-	Filter   AuditFilter `json:"filter"`
-	Complete bool        `json:"complete"` // no entry was left out
+	Exported time.Time `json:"exported"`
+	Filter   Filter    `json:"filter"`
+	Complete bool      `json:"complete"` // no entry was left out
 	// Anchor is what the oldest entry of a complete export builds on.
 	Anchor exportLink `json:"anchor"`
 }
@@ -37,31 +37,31 @@ type exportLink struct {
 	Hash Hash  `json:"hash"`
 }
 
-// ExportAudit writes the entries that fit f, the oldest first, as they are read; Before and Limit do not
+// Export writes the entries that fit f, the oldest first, as they are read; Before and Limit do not
 // count. The JSON holds all that is hashed; cells of the CSV that a spreadsheet would take for a formula
 // begin with an apostrophe.
-func (s *Service) ExportAudit(ctx context.Context, w io.Writer, format AuditFormat, f AuditFilter) error {
-	if err := s.chainOld(ctx); err != nil {
+func (l *Log) Export(ctx context.Context, w io.Writer, format Format, f Filter) error {
+	if err := l.chainOld(ctx); err != nil {
 		return err
 	}
-	s.forgetting.RLock()
-	defer s.forgetting.RUnlock()
+	l.forgetting.RLock()
+	defer l.forgetting.RUnlock()
 	f.Before, f.Limit = 0, 0
 	switch format {
-	case AuditCSV:
-		return s.exportCSV(ctx, w, f)
-	case AuditJSON:
-		return s.exportJSON(ctx, w, f)
+	case CSV:
+		return l.exportCSV(ctx, w, f)
+	case JSON:
+		return l.exportJSON(ctx, w, f)
 	}
 	return fmt.Errorf("there is no format %q of the audit log; it is exported as csv or json", format)
 }
 
-func (s *Service) exportCSV(ctx context.Context, w io.Writer, f AuditFilter) error {
+func (l *Log) exportCSV(ctx context.Context, w io.Writer, f Filter) error {
 	out := csv.NewWriter(w)
 	if err := out.Write([]string{"id", "time", "actor", "action", "target", "detail", "address", "hash"}); err != nil {
 		return err
 	}
-	err := s.eachEntry(ctx, f, func(e Entry) error {
+	err := l.eachEntry(ctx, f, func(e Entry) error {
 		row := []string{
 			strconv.FormatInt(e.ID, 10), e.At.Format(time.RFC3339Nano), e.Actor, e.Action, e.Target, e.Detail, e.Remote,
 			e.Hash.String(),
@@ -85,12 +85,12 @@ func CSVCell(text string) string {
 	return text
 }
 
-func (s *Service) exportJSON(ctx context.Context, w io.Writer, f AuditFilter) error {
-	anchor, err := s.anchor(ctx)
+func (l *Log) exportJSON(ctx context.Context, w io.Writer, f Filter) error {
+	anchor, err := l.anchor(ctx)
 	if err != nil {
 		return err
 	}
-	head, err := json.MarshalIndent(exportHead{Exported: s.now().UTC(), Filter: f, Complete: f.all(),
+	head, err := json.MarshalIndent(exportHead{Exported: l.now().UTC(), Filter: f, Complete: f.all(),
 		Anchor: exportLink{anchor.ID, anchor.Hash}}, "", "  ")
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (s *Service) exportJSON(ctx context.Context, w io.Writer, f AuditFilter) er
 	out := bufio.NewWriter(w)
 	_, _ = fmt.Fprintf(out, "%s,\n  \"entries\": [", strings.TrimSuffix(string(head), "\n}")) // errors stay until Flush
 	count := 0
-	err = s.eachEntry(ctx, f, func(e Entry) error {
+	err = l.eachEntry(ctx, f, func(e Entry) error {
 		line, err := json.Marshal(e)
 		if err != nil {
 			return err

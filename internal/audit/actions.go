@@ -1,12 +1,12 @@
-package users
+package audit
 
 import "slices"
 
-// AuditAction is something that the audit log records, with words for people.
-type AuditAction struct{ Name, Words string }
+// Action is something that the audit log records, with words for people.
+type Action struct{ Name, Words string }
 
-// auditActions is every action there is, in the order of the docs. Whoever records another one adds it here.
-var auditActions = []AuditAction{
+// actions is every action there is, in the order of the docs. Whoever records another one adds it here.
+var actions = []Action{
 	{"sign-in", "signed in"},
 	{"sign-in.failed", "saw a failed sign-in"},
 	{"sign-in.failed-often", "saw many failed sign-ins"},
@@ -123,12 +123,12 @@ var auditActions = []AuditAction{
 	{"backup.restore", "restored the lab from a backup"},
 }
 
-// AuditActions lists every action of the audit log.
-func AuditActions() []AuditAction { return slices.Clone(auditActions) }
+// Actions lists every action of the audit log.
+func Actions() []Action { return slices.Clone(actions) }
 
-// AuditWords says what an action is; one that an older gpulab recorded is its own name.
-func AuditWords(name string) string {
-	for _, a := range auditActions {
+// Words says what an action is; one that an older gpulab recorded is its own name.
+func Words(name string) string {
+	for _, a := range actions {
 		if a.Name == name {
 			return a.Words
 		}

@@ -1,4 +1,4 @@
-package users
+package audit
 
 import (
 	"go/ast"
@@ -14,12 +14,12 @@ import (
 	"testing"
 )
 
-// TestEveryActionHasWords reads gpulab's own code: whatever is recorded is one of AuditActions, and each of
+// TestEveryActionHasWords reads gpulab's own code: whatever is recorded is one of Actions, and each of
 // these is recorded somewhere.
 func TestEveryActionHasWords(t *testing.T) {
 	recorded := map[string]string{}   // action → where
 	own := map[string]*ast.FuncDecl{} // of this package's audit.go, for the others
-	passing := map[string]bool{"audit": true}
+	passing := map[string]bool{"Record": true, "RecordIn": true}
 	files := map[string]*ast.File{}
 	for _, root := range []string{"..", "../../cmd"} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -42,7 +42,7 @@ func TestEveryActionHasWords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	addFunctions(own, files["../users/audit.go"])
+	addFunctions(own, files["../audit/audit.go"])
 	for path, file := range files {
 		actionsIn(t, path, file, own, passing, recorded)
 	}
@@ -50,12 +50,12 @@ func TestEveryActionHasWords(t *testing.T) {
 		t.Fatalf("only %d actions were found", len(recorded))
 	}
 	for action, where := range recorded {
-		if AuditWords(action) == action {
-			t.Errorf("%s records %q, which auditactions.go has no words for", where, action)
+		if Words(action) == action {
+			t.Errorf("%s records %q, which actions.go has no words for", where, action)
 		}
 	}
 	seen := map[string]bool{}
-	for _, a := range AuditActions() {
+	for _, a := range Actions() {
 		if recorded[a.Name] == "" {
 			t.Errorf("nothing records %q", a.Name)
 		}
@@ -151,7 +151,7 @@ func entryAction(lit *ast.CompositeLit) ast.Expr {
 	return nil
 }
 
-// auditArgument is the action in s.audit(r, v, action, …), l.audit(ctx, action, …) and s.record(ctx, tx, who, action, …).
+// auditArgument is the action in s.RecordIn(r, v, action, …), l.RecordIn(ctx, action, …) and s.record(ctx, tx, who, action, …).
 func auditArgument(call *ast.CallExpr, passing map[string]bool) ast.Expr {
 	fun, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || !passing[fun.Sel.Name] {

@@ -1,4 +1,4 @@
-package users
+package audit
 
 import (
 	"context"
@@ -118,31 +118,31 @@ func (c *ChainCheck) Add(e Entry) error {
 	return nil
 }
 
-// VerifyAudit checks the whole log: a *BrokenError names the first entry that does not fit. expect, if not
+// Verify checks the whole log: a *BrokenError names the first entry that does not fit. expect, if not
 // nil, is looked for in it. That the newest entries are gone can be found only so: what is left of a log
 // whose end was cut off fits.
-func (s *Service) VerifyAudit(ctx context.Context, expect *Hash) (ChainCheck, error) {
-	if err := s.chainOld(ctx); err != nil {
+func (l *Log) Verify(ctx context.Context, expect *Hash) (ChainCheck, error) {
+	if err := l.chainOld(ctx); err != nil {
 		return ChainCheck{}, err
 	}
-	s.forgetting.RLock()
-	defer s.forgetting.RUnlock()
+	l.forgetting.RLock()
+	defer l.forgetting.RUnlock()
 	check := ChainCheck{Expect: expect}
-	anchor, err := s.anchor(ctx)
+	anchor, err := l.anchor(ctx)
 	if err != nil {
 		return check, err
 	}
 	check.Begin(anchor.ID, anchor.Hash)
-	return check, s.eachEntry(ctx, AuditFilter{}, func(e Entry) error { return check.Add(e) })
+	return check, l.eachEntry(ctx, Filter{}, func(e Entry) error { return check.Add(e) })
 }
 
-// AuditHead is the log's last entry so far: its ID and its hash. Without entries it is what the first will
+// Head is the log's last entry so far: its ID and its hash. Without entries it is what the first will
 // build on.
-func (s *Service) AuditHead(ctx context.Context) (Entry, error) {
-	if err := s.chainOld(ctx); err != nil {
+func (l *Log) Head(ctx context.Context) (Entry, error) {
+	if err := l.chainOld(ctx); err != nil {
 		return Entry{}, err
 	}
-	return chainHead(ctx, s.db)
+	return chainHead(ctx, l.db)
 }
 
 // chainHead is what the next entry builds on.
@@ -158,8 +158,8 @@ func chainHead(ctx context.Context, q querier) (Entry, error) {
 }
 
 // anchor is the last entry that was forgotten: ID 0 and a hash of zeros for none.
-func (s *Service) anchor(ctx context.Context) (Entry, error) {
-	e, err := scanLink(s.db.QueryRowContext(ctx, "SELECT id, at, hash FROM audit_anchor"))
+func (l *Log) anchor(ctx context.Context) (Entry, error) {
+	e, err := scanLink(l.db.QueryRowContext(ctx, "SELECT id, at, hash FROM audit_anchor"))
 	if err != nil {
 		return e, fmt.Errorf("read the beginning of the audit log: %w", err)
 	}
@@ -185,14 +185,14 @@ const eachBatch = 500
 // eachEntry calls fn with every entry that was there when it began and fits f, the oldest first. It holds
 // the database only while it reads a batch: fn may be as slow as a browser that downloads. The caller
 // holds forgetting.
-func (s *Service) eachEntry(ctx context.Context, f AuditFilter, fn func(Entry) error) error {
-	head, err := chainHead(ctx, s.db)
+func (l *Log) eachEntry(ctx context.Context, f Filter, fn func(Entry) error) error {
+	head, err := chainHead(ctx, l.db)
 	if err != nil {
 		return err
 	}
 	where, args := f.where()
 	for last := int64(0); ; {
-		batch, err := readEntries(ctx, s.db, where+" AND id > ? AND id <= ? ORDER BY id LIMIT ?",
+		batch, err := readEntries(ctx, l.db, where+" AND id > ? AND id <= ? ORDER BY id LIMIT ?",
 			append(args[:len(args):len(args)], last, head.ID, eachBatch)...)
 		if err != nil {
 			return err
@@ -210,13 +210,13 @@ func (s *Service) eachEntry(ctx context.Context, f AuditFilter, fn func(Entry) e
 }
 
 // chainOld brings entries from before there was a chain into it, once.
-func (s *Service) chainOld(ctx context.Context) error {
-	if s.chained.Load() {
+func (l *Log) chainOld(ctx context.Context) error {
+	if l.chained.Load() {
 		return nil
 	}
-	err := s.inTx(ctx, "chain the audit log", func(tx *sql.Tx) error { return chainOld(ctx, tx) })
+	err := l.inTx(ctx, "chain the audit log", func(tx *sql.Tx) error { return chainOld(ctx, tx) })
 	if err == nil {
-		s.chained.Store(true)
+		l.chained.Store(true)
 	}
 	return err
 }
@@ -246,23 +246,23 @@ func chainOld(ctx context.Context, tx *sql.Tx) error {
 	}
 }
 
-// sweepAudit forgets what is older than AuditKept and remembers the hash that the rest builds on.
-func (s *Service) sweepAudit(ctx context.Context) error {
-	if err := s.chainOld(ctx); err != nil {
+// Sweep forgets what is older than Kept and remembers the hash that the rest builds on.
+func (l *Log) Sweep(ctx context.Context) error {
+	if err := l.chainOld(ctx); err != nil {
 		return err
 	}
-	cutoff := s.now().Add(-AuditKept).UnixMilli()
+	cutoff := l.now().Add(-Kept).UnixMilli()
 	var old bool // so that nearly every round only reads
-	err := s.db.QueryRowContext(ctx, "SELECT coalesce((SELECT at < ? FROM audit ORDER BY id LIMIT 1), 0)",
+	err := l.db.QueryRowContext(ctx, "SELECT coalesce((SELECT at < ? FROM audit ORDER BY id LIMIT 1), 0)",
 		cutoff).Scan(&old)
 	if err != nil {
 		return fmt.Errorf("look for old entries of the audit log: %w", err)
 	}
-	if !old || !s.forgetting.TryLock() {
+	if !old || !l.forgetting.TryLock() {
 		return nil
 	}
-	defer s.forgetting.Unlock()
-	return s.inTx(ctx, "forget old entries of the audit log", func(tx *sql.Tx) error {
+	defer l.forgetting.Unlock()
+	return l.inTx(ctx, "forget old entries of the audit log", func(tx *sql.Tx) error {
 		// All that come before the first one that is kept: the clock may once have been wrong.
 		_, err := tx.ExecContext(ctx, `UPDATE audit_anchor SET (id, at, hash) = (SELECT id, at, hash FROM audit
 			WHERE id < coalesce((SELECT min(id) FROM audit WHERE at >= ?), 9223372036854775807)
@@ -273,4 +273,10 @@ func (s *Service) sweepAudit(ctx context.Context) error {
 		_, err = tx.ExecContext(ctx, "DELETE FROM audit WHERE id <= (SELECT id FROM audit_anchor)")
 		return err
 	})
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	store.Asker
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }

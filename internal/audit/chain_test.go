@@ -1,4 +1,4 @@
-package users
+package audit
 
 import (
 	"bytes"
@@ -19,8 +19,26 @@ import (
 	"github.com/gpulab/gpulab/internal/store"
 )
 
-// openAudit is a service over a database in a folder of its own, and the database for what no method does.
-func openAudit(t *testing.T) (*Service, *clock, *sql.DB) {
+// clock is a time that tests move by hand.
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.t
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = c.t.Add(d)
+}
+
+// openAudit is a log in a database in a folder of its own, and the database for what no method does.
+func openAudit(t *testing.T) (*Log, *clock, *sql.DB) {
 	t.Helper()
 	st, err := store.Open(t.Context(), t.TempDir())
 	if err != nil {
@@ -28,14 +46,14 @@ func openAudit(t *testing.T) (*Service, *clock, *sql.DB) {
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	c := &clock{t: time.Now()}
-	return newService(st.DB(), quick, c.now), c, st.DB()
+	return New(st.DB(), c.now), c, st.DB()
 }
 
-func record(t *testing.T, s *Service, n int) {
+func record(t *testing.T, s *Log, n int) {
 	t.Helper()
 	for i := range n {
 		e := Entry{Actor: "ada", Action: "user.add", Target: fmt.Sprintf("user-%d", i), Detail: "role member", Remote: "192.0.2.1"}
-		if err := s.Audit(t.Context(), e); err != nil {
+		if err := s.Record(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,24 +110,24 @@ func wantBroken(t *testing.T, err error, id int64) {
 
 func TestAuditChain(t *testing.T) {
 	s, _, _ := openAudit(t)
-	check, err := s.VerifyAudit(t.Context(), nil)
+	check, err := s.Verify(t.Context(), nil)
 	if err != nil || check.Entries != 0 || check.Head != (Hash{}) {
 		t.Errorf("an empty log: %+v, %v", check, err)
 	}
 	record(t, s, 1200) // more than two batches
-	check, err = s.VerifyAudit(t.Context(), nil)
+	check, err = s.Verify(t.Context(), nil)
 	if err != nil || check.Entries != 1200 || check.Expected {
 		t.Fatalf("%+v, %v", check, err)
 	}
-	head, err := s.AuditHead(t.Context())
+	head, err := s.Head(t.Context())
 	if err != nil || head.ID != 1200 || head.Hash != check.Head {
 		t.Errorf("head %+v, %v", head, err)
 	}
 	record(t, s, 3)
-	if check, err = s.VerifyAudit(t.Context(), &head.Hash); err != nil || !check.Expected || check.Head == head.Hash {
+	if check, err = s.Verify(t.Context(), &head.Hash); err != nil || !check.Expected || check.Head == head.Hash {
 		t.Errorf("a head that was kept: %+v, %v", check, err)
 	}
-	if check, err = s.VerifyAudit(t.Context(), &Hash{1}); err != nil || check.Expected {
+	if check, err = s.Verify(t.Context(), &Hash{1}); err != nil || check.Expected {
 		t.Errorf("a hash that never was: %+v, %v", check, err)
 	}
 }
@@ -130,17 +148,17 @@ func TestChainHashNeverChanges(t *testing.T) {
 // Many writers at once, each with a service of its own as if there were several programs, make one chain.
 func TestAuditChainOfManyWriters(t *testing.T) {
 	s, _, db := openAudit(t)
-	other := newService(db, quick, time.Now)
+	other := New(db, time.Now)
 	const writers, each = 8, 25
 	var wg sync.WaitGroup
 	errs := make(chan error, writers*each)
 	for w := range writers {
 		wg.Go(func() {
-			service := []*Service{s, other}[w%2]
+			service := []*Log{s, other}[w%2]
 			for i := range each {
-				errs <- service.Audit(context.Background(), Entry{Actor: "ada", Action: "user.add", Target: fmt.Sprint(w, "-", i)})
+				errs <- service.Record(context.Background(), Entry{Actor: "ada", Action: "user.add", Target: fmt.Sprint(w, "-", i)})
 				if i%10 == 0 {
-					_, err := service.VerifyAudit(context.Background(), nil)
+					_, err := service.Verify(context.Background(), nil)
 					errs <- err
 				}
 			}
@@ -152,11 +170,11 @@ func TestAuditChainOfManyWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check, err := s.VerifyAudit(t.Context(), nil)
+	check, err := s.Verify(t.Context(), nil)
 	if err != nil || check.Entries != writers*each {
 		t.Fatalf("%+v, %v", check, err)
 	}
-	log, err := s.AuditLog(t.Context(), 1000)
+	log, err := s.List(t.Context(), Filter{Limit: 1000})
 	seen := map[string]bool{}
 	for _, e := range log {
 		seen[e.Target] = true
@@ -171,7 +189,7 @@ func TestAuditRollsBackWithWhatItIsAbout(t *testing.T) {
 	record(t, s, 1)
 	boom := errors.New("boom")
 	err := s.inTx(t.Context(), "try", func(tx *sql.Tx) error {
-		if err := s.audit(t.Context(), tx, Entry{Actor: "ada", Action: "user.add"}); err != nil {
+		if err := s.RecordIn(t.Context(), tx, Entry{Actor: "ada", Action: "user.add"}); err != nil {
 			t.Error(err)
 		}
 		return boom
@@ -180,7 +198,7 @@ func TestAuditRollsBackWithWhatItIsAbout(t *testing.T) {
 		t.Fatal(err)
 	}
 	record(t, s, 1)
-	if check, err := s.VerifyAudit(t.Context(), nil); err != nil || check.Entries != 2 {
+	if check, err := s.Verify(t.Context(), nil); err != nil || check.Entries != 2 {
 		t.Errorf("%+v, %v", check, err)
 	}
 }
@@ -207,7 +225,7 @@ func TestTamperingIsFound(t *testing.T) {
 				behindTriggers(t, db, "UPDATE audit SET id = -id WHERE id < 0")
 				tc.broken = 4
 			}
-			_, err := s.VerifyAudit(t.Context(), nil)
+			_, err := s.Verify(t.Context(), nil)
 			wantBroken(t, err, tc.broken)
 			if err != nil && !strings.HasSuffix(err.Error(), ".") {
 				t.Errorf("no sentence: %v", err)
@@ -220,7 +238,7 @@ func TestTamperingIsFound(t *testing.T) {
 func TestCleverTampering(t *testing.T) {
 	s, _, db := openAudit(t)
 	record(t, s, 8)
-	log, err := s.AuditEntries(t.Context(), AuditFilter{Before: 5, Limit: 1})
+	log, err := s.List(t.Context(), Filter{Before: 5, Limit: 1})
 	if err != nil || len(log) != 1 || log[0].ID != 4 {
 		t.Fatal(log, err)
 	}
@@ -228,17 +246,17 @@ func TestCleverTampering(t *testing.T) {
 	forged.Actor = "eve"
 	hash := ChainHash(forged)
 	behindTriggers(t, db, "UPDATE audit SET actor = 'eve', hash = ? WHERE id = 4", hash[:])
-	_, err = s.VerifyAudit(t.Context(), nil)
+	_, err = s.Verify(t.Context(), nil)
 	wantBroken(t, err, 5)
 
 	s, _, db = openAudit(t)
 	record(t, s, 8)
-	head, err := s.AuditHead(t.Context())
+	head, err := s.Head(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	behindTriggers(t, db, "DELETE FROM audit WHERE id > 6")
-	check, err := s.VerifyAudit(t.Context(), &head.Hash)
+	check, err := s.Verify(t.Context(), &head.Hash)
 	if err != nil || check.Entries != 6 || check.Expected {
 		t.Errorf("a cut end: %+v, %v", check, err)
 	}
@@ -268,7 +286,7 @@ func TestAuditTriggers(t *testing.T) {
 		if _, err := db.ExecContext(t.Context(), statement); err == nil {
 			t.Errorf("accepted: %s", statement)
 		}
-		if check, err := s.VerifyAudit(t.Context(), nil); err != nil || check.Entries != 3 {
+		if check, err := s.Verify(t.Context(), nil); err != nil || check.Entries != 3 {
 			t.Errorf("after %s: %+v, %v", statement, check, err)
 		}
 	}
@@ -279,17 +297,17 @@ func TestAuditIsKeptFor400Days(t *testing.T) {
 	now := c.now()
 	c.t = now.AddDate(-3, 0, 0)
 	record(t, s, 700)
-	c.t = now.Add(-AuditKept + time.Hour)
+	c.t = now.Add(-Kept + time.Hour)
 	record(t, s, 1)
 	c.t = now.AddDate(-2, 0, 0) // the clock was wrong for a while: nothing after the first that is kept goes
 	record(t, s, 1)
 	c.t = now
 	record(t, s, 1)
-	before, err := s.VerifyAudit(t.Context(), nil)
+	before, err := s.Verify(t.Context(), nil)
 	if err != nil || before.Entries != 703 {
 		t.Fatalf("%+v, %v", before, err)
 	}
-	log, err := s.AuditLog(t.Context(), 1000)
+	log, err := s.List(t.Context(), Filter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,11 +317,11 @@ func TestAuditIsKeptFor400Days(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	after, err := s.VerifyAudit(t.Context(), &kept.Hash)
+	after, err := s.Verify(t.Context(), &kept.Hash)
 	if err != nil || after.Entries != 3 || after.Head != before.Head || !after.Expected {
 		t.Errorf("after the sweep: %+v, %v", after, err)
 	}
-	if after, err = s.VerifyAudit(t.Context(), &forgotten.Hash); err != nil || !after.Expected {
+	if after, err = s.Verify(t.Context(), &forgotten.Hash); err != nil || !after.Expected {
 		t.Errorf("the last forgotten one is known still: %+v, %v", after, err)
 	}
 	// Not earlier, whatever the program thinks the time is.
@@ -316,18 +334,18 @@ func TestAuditIsKeptFor400Days(t *testing.T) {
 	behindTriggers(t, db, "UPDATE audit_anchor SET id = 703, at = 0, hash = (SELECT hash FROM audit WHERE id = 703)")
 	exec(t, db, "DELETE FROM audit")
 	record(t, s, 1)
-	if check, err := s.VerifyAudit(t.Context(), &before.Head); err != nil || check.Entries != 1 || !check.Expected {
+	if check, err := s.Verify(t.Context(), &before.Head); err != nil || check.Entries != 1 || !check.Expected {
 		t.Errorf("after everything went: %+v, %v", check, err)
 	}
 }
 
 // A database from before there was a chain gets one at the first start, whatever comes first.
 func TestOldEntriesAreChainedOnce(t *testing.T) {
-	for what, first := range map[string]func(*Service) error{
-		"sweep":  func(s *Service) error { return s.Sweep(t.Context()) },
-		"record": func(s *Service) error { return s.Audit(t.Context(), Entry{Actor: "ada", Action: "sign-in"}) },
-		"verify": func(s *Service) error { _, err := s.VerifyAudit(t.Context(), nil); return err },
-		"export": func(s *Service) error { return s.ExportAudit(t.Context(), &bytes.Buffer{}, AuditJSON, AuditFilter{}) },
+	for what, first := range map[string]func(*Log) error{
+		"sweep":  func(s *Log) error { return s.Sweep(t.Context()) },
+		"record": func(s *Log) error { return s.Record(t.Context(), Entry{Actor: "ada", Action: "sign-in"}) },
+		"verify": func(s *Log) error { _, err := s.Verify(t.Context(), nil); return err },
+		"export": func(s *Log) error { return s.Export(t.Context(), &bytes.Buffer{}, JSON, Filter{}) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, c, db := openAudit(t)
@@ -337,7 +355,7 @@ func TestOldEntriesAreChainedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			record(t, s, 1)
-			check, err := s.VerifyAudit(t.Context(), nil)
+			check, err := s.Verify(t.Context(), nil)
 			if err != nil || check.Entries < 1101 {
 				t.Fatalf("%+v, %v", check, err)
 			}
@@ -361,7 +379,7 @@ func TestOldEntryKeepsItsText(t *testing.T) {
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Fatal(err) // it is too old, too
 	}
-	if log, err := s.AuditLog(t.Context(), 1); err != nil || len(log) != 0 {
+	if log, err := s.List(t.Context(), Filter{Limit: 1}); err != nil || len(log) != 0 {
 		t.Errorf("%+v, %v", log, err)
 	}
 }
@@ -376,29 +394,29 @@ func TestAuditFilter(t *testing.T) {
 		{Actor: "lea", Action: "sign-in", Target: "lea", Remote: "fe80::1"},
 		{Actor: "ada", Action: "user.add", Target: "ben%", Remote: "fe80::2"},
 	} {
-		if err := s.Audit(t.Context(), e); err != nil {
+		if err := s.Record(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
 		c.add(time.Hour)
 	}
 	for what, tc := range map[string]struct {
-		filter AuditFilter
+		filter Filter
 		want   string
 	}{
-		"all":          {AuditFilter{}, "5 4 3 2 1"},
-		"person":       {AuditFilter{Person: " Ben"}, "3 2 1"},
-		"no pattern":   {AuditFilter{Person: "be%"}, ""},
-		"action":       {AuditFilter{Action: "sign-in"}, "4 2"},
-		"address":      {AuditFilter{Remote: "10.0.0.7"}, "1"},
-		"network":      {AuditFilter{Remote: "10.0.0."}, "2 1"},
-		"network IPv6": {AuditFilter{Remote: "fe80:"}, "5 4"},
-		"since":        {AuditFilter{Since: start.Add(3 * time.Hour)}, "5 4"},
-		"until":        {AuditFilter{Until: start.Add(time.Hour)}, "1"},
-		"page":         {AuditFilter{Limit: 2, Before: 4}, "3 2"},
-		"together":     {AuditFilter{Person: "ben", Action: "user.add", Since: start}, "1"},
-		"quotes":       {AuditFilter{Person: "' OR 1=1 --", Remote: "'."}, ""},
+		"all":          {Filter{}, "5 4 3 2 1"},
+		"person":       {Filter{Person: " Ben"}, "3 2 1"},
+		"no pattern":   {Filter{Person: "be%"}, ""},
+		"action":       {Filter{Action: "sign-in"}, "4 2"},
+		"address":      {Filter{Remote: "10.0.0.7"}, "1"},
+		"network":      {Filter{Remote: "10.0.0."}, "2 1"},
+		"network IPv6": {Filter{Remote: "fe80:"}, "5 4"},
+		"since":        {Filter{Since: start.Add(3 * time.Hour)}, "5 4"},
+		"until":        {Filter{Until: start.Add(time.Hour)}, "1"},
+		"page":         {Filter{Limit: 2, Before: 4}, "3 2"},
+		"together":     {Filter{Person: "ben", Action: "user.add", Since: start}, "1"},
+		"quotes":       {Filter{Person: "' OR 1=1 --", Remote: "'."}, ""},
 	} {
-		log, err := s.AuditEntries(t.Context(), tc.filter)
+		log, err := s.List(t.Context(), tc.filter)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -412,10 +430,10 @@ func TestAuditFilter(t *testing.T) {
 	}
 }
 
-func export(t *testing.T, s *Service, format AuditFormat, f AuditFilter) []byte {
+func export(t *testing.T, s *Log, format Format, f Filter) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := s.ExportAudit(t.Context(), &out, format, f); err != nil {
+	if err := s.Export(t.Context(), &out, format, f); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
@@ -428,17 +446,17 @@ func TestJSONExportIsChecked(t *testing.T) {
 	record(t, s, 30)
 	c.t = now
 	record(t, s, 600)
-	if err := s.Audit(t.Context(), Entry{Actor: "zoë", Action: "user.add", Target: `<b>"&\`, Detail: "=1+1"}); err != nil {
+	if err := s.Record(t.Context(), Entry{Actor: "zoë", Action: "user.add", Target: `<b>"&\`, Detail: "=1+1"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	whole := export(t, s, AuditJSON, AuditFilter{Limit: 3})
+	whole := export(t, s, JSON, Filter{Limit: 3})
 	if !json.Valid(whole) {
 		t.Fatalf("no JSON: %.300s", whole)
 	}
-	head, err := s.AuditHead(t.Context())
+	head, err := s.Head(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -446,14 +464,14 @@ func TestJSONExportIsChecked(t *testing.T) {
 	if err != nil || check.Entries != 601 || check.Head != head.Hash || check.Part || !check.Expected {
 		t.Errorf("%+v, %v", check, err)
 	}
-	part := export(t, s, AuditJSON, AuditFilter{Person: "user-7"})
+	part := export(t, s, JSON, Filter{Person: "user-7"})
 	if check, err := CheckExport(bytes.NewReader(part), nil); err != nil || check.Entries != 1 || !check.Part {
 		t.Errorf("a part: %+v, %v", check, err)
 	}
-	if check, err := CheckExport(bytes.NewReader(export(t, s, AuditJSON, AuditFilter{Action: "user.add"})), nil); err != nil || check.Gaps != 0 || !check.Part {
+	if check, err := CheckExport(bytes.NewReader(export(t, s, JSON, Filter{Action: "user.add"})), nil); err != nil || check.Gaps != 0 || !check.Part {
 		t.Errorf("a part without gaps: %+v, %v", check, err)
 	}
-	none := export(t, s, AuditJSON, AuditFilter{Person: "nobody"})
+	none := export(t, s, JSON, Filter{Person: "nobody"})
 	if check, err := CheckExport(bytes.NewReader(none), nil); err != nil || check.Entries != 0 {
 		t.Errorf("an empty part: %+v, %v", check, err)
 	}
@@ -471,7 +489,7 @@ func TestJSONExportIsChecked(t *testing.T) {
 	wantBroken(t, err, 38)
 	for what, text := range map[string][]byte{
 		"cut": whole[:len(whole)/2], "cut at an end": whole[:bytes.LastIndex(whole, []byte("\n  ]"))], "no end": []byte(`{"complete":true,"entries":[]}`),
-		"CSV": export(t, s, AuditCSV, AuditFilter{}), "empty": nil, "a list": []byte("[]"), "null": []byte("null"),
+		"CSV": export(t, s, CSV, Filter{}), "empty": nil, "a list": []byte("[]"), "null": []byte("null"),
 	} {
 		if check, err := CheckExport(bytes.NewReader(text), nil); err == nil || !strings.Contains(err.Error(), "no JSON export") {
 			t.Errorf("%s: %+v, %v", what, check, err)
@@ -491,7 +509,7 @@ func TestExportCanBeRecomputedElsewhere(t *testing.T) {
 			Prev, Hash                            string
 		}
 	}
-	if err := json.Unmarshal(export(t, s, AuditJSON, AuditFilter{}), &out); err != nil {
+	if err := json.Unmarshal(export(t, s, JSON, Filter{}), &out); err != nil {
 		t.Fatal(err)
 	}
 	prev := strings.Repeat("0", 64)
@@ -525,13 +543,13 @@ func big(n uint64, size int) string {
 func TestCSVExportHoldsNoFormula(t *testing.T) {
 	s, _, db := openAudit(t)
 	for _, bad := range []string{"=HYPERLINK(1)", "+1", "-1", "@x", "\tx", "\rx", `"=1",x`} {
-		if err := s.Audit(t.Context(), Entry{Actor: bad, Action: "user.add", Target: bad, Detail: bad, Remote: bad}); err != nil {
+		if err := s.Record(t.Context(), Entry{Actor: bad, Action: "user.add", Target: bad, Detail: bad, Remote: bad}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// Something that came in before such characters were dropped.
 	behindTriggers(t, db, "INSERT INTO audit (id, at, actor, action, detail, hash) VALUES (99, 0, 'ada', 'x', char(9) || '=1', zeroblob(32)), (100, 0, 'ada', 'x', char(13) || '=1', zeroblob(32))")
-	rows, err := csv.NewReader(bytes.NewReader(export(t, s, AuditCSV, AuditFilter{}))).ReadAll()
+	rows, err := csv.NewReader(bytes.NewReader(export(t, s, CSV, Filter{}))).ReadAll()
 	if err != nil || len(rows) != 10 {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}
@@ -553,7 +571,7 @@ func TestSlowExportStopsNobody(t *testing.T) {
 	record(t, s, 600)
 	gate := &slowWriter{begun: make(chan struct{}), goOn: make(chan struct{})}
 	done := make(chan error, 1)
-	go func() { done <- s.ExportAudit(context.Background(), gate, AuditJSON, AuditFilter{}) }()
+	go func() { done <- s.Export(context.Background(), gate, JSON, Filter{}) }()
 	<-gate.begun
 	record(t, s, 1)
 	if err := s.Sweep(t.Context()); err != nil {
@@ -587,7 +605,7 @@ func TestBackupKeepsTheChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	s := newService(st.DB(), quick, time.Now)
+	s := New(st.DB(), time.Now)
 	record(t, s, 5)
 	copied := t.TempDir()
 	if err := st.Backup(t.Context(), filepath.Join(copied, store.MainFile)); err != nil {
@@ -598,9 +616,9 @@ func TestBackupKeepsTheChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	restored := newService(again.DB(), quick, time.Now)
+	restored := New(again.DB(), time.Now)
 	record(t, restored, 2)
-	if check, err := restored.VerifyAudit(t.Context(), nil); err != nil || check.Entries != 7 {
+	if check, err := restored.Verify(t.Context(), nil); err != nil || check.Entries != 7 {
 		t.Errorf("%+v, %v", check, err)
 	}
 }
