@@ -79,7 +79,12 @@ ExecStart=/bin/sh -c 'mount --make-rshared /; mount -o remount,rw /sys/fs/cgroup
 	}
 	m.write("/etc/machine-id", "")
 	m.write("/etc/hostname", "labhead\n")
+	console, err := os.Create(filepath.Join(t.TempDir(), "console")) // says which processes a shutdown waits for
+	if err != nil {
+		t.Fatal(err)
+	}
 	keeper := exec.Command("./machine.sh", "boot", m.name, m.dir)
+	keeper.Stdout, keeper.Stderr = console, console
 	keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if _, err := keeper.StdinPipe(); err != nil { // held open as long as this test runs
 		t.Fatal(err)
@@ -100,6 +105,12 @@ ExecStart=/bin/sh -c 'mount --make-rshared /; mount -o remount,rw /sys/fs/cgroup
 			_ = syscall.Kill(-keeper.Process.Pid, syscall.SIGKILL)
 			<-ended
 			t.Error("the machine does not go down")
+		}
+		_ = console.Close()
+		if t.Failed() {
+			text, _ := os.ReadFile(console.Name())
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			t.Logf("the machine's console ends with\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
 		}
 	})
 	m.wait(time.Minute, isUp)
