@@ -247,7 +247,8 @@ func (l *appliance) byName(next http.Handler) http.Handler {
 		at := html.EscapeString(l.url())
 		fmt.Fprintf(w,
 			`<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Another name</title>
-<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style>
+<style>:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style>
 <h1>This lab goes by another name</h1><p>Open <a href="%s">%[1]s</a>.</p>
 <p>An administrator who wants it to answer here adds this name to <code>names</code> in /etc/gpulab/config.yaml
 and runs <code>gpulab init</code>.</p></html>`,

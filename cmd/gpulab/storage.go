@@ -22,7 +22,8 @@ func (l *appliance) foldersDir() string { return filepath.Join(l.cfg.DataDir, "f
 
 func (l *appliance) newStorage() *storage.Service {
 	return storage.New(storage.Config{
-		DB: l.store.DB(), People: l.people, Audit: l.audit, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
+		DB: l.store.DB(), People: l.people, Audit: l.audit, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(),
+		DataDir:   l.cfg.DataDir,
 		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
 		MeasureEvery: l.cfg.Storage.MeasureEvery.Duration, Grace: l.grace(), Taken: l.numbers.taken, Log: slog.Default(),
 	})

@@ -200,7 +200,8 @@ func (l *appliance) turnAway(w http.ResponseWriter, why string) {
 	w.WriteHeader(http.StatusForbidden)
 	fmt.Fprintf(w,
 		`<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s</title>
-<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style>
+<style>:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style>
 <h1>You cannot come in this way</h1><p>%s</p></html>`,
 		html.EscapeString(l.cfg.Lab), html.EscapeString(why))
 }

@@ -222,11 +222,13 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Audit == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil ||
+	if cfg.Users == nil || cfg.Audit == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil ||
+		cfg.Storage == nil ||
 		cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Mail == nil || cfg.Snapshots == nil ||
 		cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
-		return nil, errors.New("api: NotebooksAt, Users, Audit, Notebooks, History, Quotas, Storage, Machines, Environments, " +
+		return nil, errors.New("api: NotebooksAt, Users, Audit, Notebooks, History, Quotas, Storage, Machines, " +
+			"Environments, " +
 			"Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {

@@ -1,5 +1,5 @@
-// Package audit is the log of who did what to whom. Its entries are chained by hashes, so that a change to an old entry is
-// found, and it is read as a list, as CSV and as JSON.
+// Package audit is the log of who did what to whom. Its entries are chained by hashes, so that a change to an old entry
+// is found, and it is read as a list, as CSV and as JSON.
 package audit
 
 import (

@@ -87,7 +87,8 @@ func (s *Service) AskDevice(ctx context.Context, ask DeviceAsk) (DeviceCode, err
 		_, err := tx.ExecContext(ctx, `INSERT INTO device_codes (code_hash, user_code, client, remote, scope, days,
 			created_at, expires_at)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			hash[:], made.UserCode, wanted.Name, audit.Tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(), made.Expires.UnixMilli())
+			hash[:], made.UserCode, wanted.Name, audit.Tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(),
+			made.Expires.UnixMilli())
 		return err
 	})
 	if errors.Is(err, errTooManyDevices) {
@@ -236,9 +237,10 @@ func (s *Service) redeemDevice(ctx context.Context, tx *sql.Tx, d deviceRow, rem
 	if _, err := tx.ExecContext(ctx, "DELETE FROM device_codes WHERE id = ?", d.id); err != nil {
 		return "", Token{}, User{}, err
 	}
-	return secret, t, u, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "token.create", Target: u.Handle, Remote: remote,
-		Detail: fmt.Sprintf("token %d for %s, scope %s, until %s", t.ID, quote(d.client), t.Scope,
-			t.Expires.Format(time.DateOnly))})
+	return secret, t, u, s.log.RecordIn(ctx, tx,
+		audit.Entry{Actor: u.Handle, Action: "token.create", Target: u.Handle, Remote: remote,
+			Detail: fmt.Sprintf("token %d for %s, scope %s, until %s", t.ID, quote(d.client), t.Scope,
+				t.Expires.Format(time.DateOnly))})
 }
 
 func (s *Service) sweepDevices(ctx context.Context) error {

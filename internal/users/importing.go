@@ -228,7 +228,9 @@ func (s *Service) write(ctx context.Context, tx *sql.Tx, who audit.Entry, opts I
 }
 
 func (s *Service) record(ctx context.Context, tx *sql.Tx, who audit.Entry, action, target, detail string) error {
-	return s.log.RecordIn(ctx, tx, audit.Entry{Actor: who.Actor, Action: action, Target: target, Detail: detail, Remote: who.Remote})
+	return s.log.RecordIn(ctx, tx, audit.Entry{
+		Actor: who.Actor, Action: action, Target: target, Detail: detail, Remote: who.Remote,
+	})
 }
 
 func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who audit.Entry, opts ImportOptions, r *PlannedRow,

@@ -372,7 +372,8 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 				return err
 			}
 		}
-		err = s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
+		err = s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle,
+			Remote: remote,
 			Detail: fmt.Sprintf("invitation %d by %s, %s", inv.ID, inv.By, RoleDetail(u.Role, inv.Group))})
 		if err != nil || n.Outside == nil {
 			return err

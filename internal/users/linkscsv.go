@@ -15,7 +15,8 @@ func WriteLinks(w io.Writer, links []PersonalLink) error {
 	for i := range links {
 		l := &links[i]
 		rows = append(rows, []string{
-			audit.CSVCell(l.Name), audit.CSVCell(l.Handle), audit.CSVCell(l.Email), audit.CSVCell(l.URL), l.Expires.UTC().Format(time.RFC3339),
+			audit.CSVCell(l.Name), audit.CSVCell(l.Handle), audit.CSVCell(l.Email), audit.CSVCell(l.URL),
+			l.Expires.UTC().Format(time.RFC3339),
 		})
 	}
 	return out.WriteAll(rows)

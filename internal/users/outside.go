@@ -372,7 +372,8 @@ func (s *Service) joinOutside(ctx context.Context, tx *sql.Tx, o Outside, handle
 	if _, _, err := s.applyRules(ctx, tx, id, &u, o); err != nil {
 		return User{}, err
 	}
-	return u, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "identity.join", Target: u.Handle, Remote: remote,
+	return u, s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "identity.join", Target: u.Handle,
+		Remote: remote,
 		Detail: fmt.Sprintf("%s at %s, role %s", o.Username, o.Provider, u.Role)})
 }
 

@@ -46,7 +46,9 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 		if err := setPassword(ctx, tx, id, encoded); err != nil {
 			return err
 		}
-		return s.log.RecordIn(ctx, tx, audit.Entry{Actor: u.Handle, Action: "password.changed", Target: u.Handle, Remote: remote})
+		return s.log.RecordIn(ctx, tx, audit.Entry{
+			Actor: u.Handle, Action: "password.changed", Target: u.Handle, Remote: remote,
+		})
 	})
 	if err != nil {
 		return err

@@ -107,7 +107,8 @@ func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u 
 		return "", err
 	}
 	detail = ", role and groups are kept until " + time.UnixMilli(until).Local().Format(time.DateOnly)
-	return detail, s.log.RecordIn(ctx, tx, audit.Entry{Actor: "system", Action: "identity.untold", Target: u.Handle, Remote: remote,
+	return detail, s.log.RecordIn(ctx, tx, audit.Entry{Actor: "system", Action: "identity.untold", Target: u.Handle,
+		Remote: remote,
 		Detail: audit.Tidy(o.Provider+", "+audit.Tidy(o.Username, 100)+": "+untoldMark+o.Untold, 400)})
 }
 

@@ -233,11 +233,10 @@ type Server struct {
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	if cfg.Users == nil || cfg.Audit == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil ||
-		cfg.Machines == nil ||
-		cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil ||
-		cfg.LendGPU == nil || cfg.NotebooksAt == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, " +
-			"CheckGPU, LendGPU and NotebooksAt are required")
+		cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil ||
+		cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
+		return nil, errors.New("webui: Users, Audit, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, " +
+			"Environments, CheckGPU, LendGPU and NotebooksAt are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443

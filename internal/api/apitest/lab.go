@@ -178,8 +178,9 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 	l.Quotas = quota.New(quota.Config{DB: st.DB(), People: l.Users, Held: l.held,
 		Hours: func(context.Context, string, time.Time) ([]quota.HourUse, error) { return nil, nil }})
 	l.Storage = storage.New(storage.Config{
-		DB: st.DB(), People: l.Users, Audit: l.Users.AuditLog(), HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"),
-		DataDir: dir,
+		DB: st.DB(), People: l.Users, Audit: l.Users.AuditLog(), HomesDir: filepath.Join(dir, "homes"),
+		FoldersDir: filepath.Join(dir, "folders"),
+		DataDir:    dir,
 	})
 	var files api.Storage = l.Storage
 	if os.Geteuid() != 0 {
@@ -188,7 +189,8 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 	l.API, err = api.New(api.Config{
 		Report: report.New(report.Config{DB: st.DB(), Usage: history.New(history.Config{Store: st}).Usage,
 			Groups: l.Users.Groups, Members: l.Users.Members}).Make,
-		Users: l.Users, Audit: l.Users.AuditLog(), Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas,
+		Users: l.Users, Audit: l.Users.AuditLog(), Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}),
+		Quotas:    l.Quotas,
 		Storage:   files,
 		Snapshots: func() []gpu.Snapshot { return l.GPUs }, Status: l.status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error {
