@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/lxcfs"
 )
 
 // podsGrace is how long notebooks have to save when the machine goes down.
@@ -38,7 +39,10 @@ goes down. A gpulab that runs would start pods again.`,
 				}
 				return err
 			}
-			asked, killed := embedk8s.EndPods(c.Context(), embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), podsGrace)
+			asked, killed := embedk8s.EndPods(c.Context(), cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), podsGrace)
+			if err := lxcfs.Stop(); err != nil { // no container is left that shows its files
+				return err
+			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%d containers were asked to end; %d processes were killed after %s.\n", asked,
 				killed, podsGrace)
 			return err

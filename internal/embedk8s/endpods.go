@@ -16,7 +16,19 @@ import (
 // container is asked to end, as a container runtime would, and what is left
 // after grace is killed. It returns how many containers were asked and how many
 // processes were killed. Nothing may run that would start the pods again.
-func EndPods(ctx context.Context, cgroupRoot string, grace time.Duration) (asked, killed int) {
+//
+// It ends the shims of the k3s in dataDir, too. A shim that has not noticed that its container is gone ignores SIGTERM,
+// and systemd would wait 90 seconds for it.
+func EndPods(ctx context.Context, dataDir, cgroupRoot string, grace time.Duration) (asked, killed int) {
+	asked, killed = endContainers(ctx, cgroupRoot, grace)
+	programs := filepath.Join(resolved(dataDir), "bin") + "/"
+	endProcesses(ctx, func(p proc) bool {
+		return strings.HasPrefix(p.exe, programs) && strings.HasPrefix(p.name(), "containerd-shim")
+	}, time.Second)
+	return asked, killed
+}
+
+func endContainers(ctx context.Context, cgroupRoot string, grace time.Duration) (asked, killed int) {
 	for _, pid := range podProcesses(cgroupRoot) {
 		if firstOfContainer(pid) && syscall.Kill(pid, syscall.SIGTERM) == nil {
 			asked++

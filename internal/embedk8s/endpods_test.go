@@ -33,8 +33,9 @@ func TestEndPods(t *testing.T) {
 	deaf := start("deaf", filepath.Join(pods, "b"), `trap "" TERM; sleep 60 & touch deaf-runs; while :; do sleep 0.05; done`)
 	other := start("other", filepath.Join(root, "other"), `trap "touch ended" TERM; touch other-runs; while :; do sleep 0.05; done`)
 
+	shim := deafShim(t, dir)
 	began := time.Now()
-	asked, killed := EndPods(t.Context(), "/"+filepath.Base(root), time.Second)
+	asked, killed := EndPods(t.Context(), dir, "/"+filepath.Base(root), time.Second)
 	if took := time.Since(began); took < time.Second || took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
@@ -56,11 +57,38 @@ func TestEndPods(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "ended")); err == nil {
 		t.Error("a process that is in no pod was asked to end")
 	}
+	if err := shim.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("a shim that ignores SIGTERM: %v", err)
+	}
 	// Nothing left, nothing to wait for.
 	began = time.Now()
-	if asked, killed := EndPods(t.Context(), "/"+filepath.Base(root), time.Minute); asked+killed > 0 || time.Since(began) > 5*time.Second {
+	if asked, killed := EndPods(t.Context(), dir, "/"+filepath.Base(root), time.Minute); asked+killed > 0 || time.Since(began) > 5*time.Second {
 		t.Errorf("again: %d asked, %d killed in %s", asked, killed, time.Since(began))
 	}
+}
+
+// deafShim starts a program of the k3s in dataDir that is called as containerd's shim is, and that ignores SIGTERM.
+func deafShim(t *testing.T, dataDir string) *exec.Cmd {
+	t.Helper()
+	program := filepath.Join(dataDir, "bin", "x", "containerd-shim-runc-v2")
+	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	shell, err := os.ReadFile("/bin/sh")
+	if err == nil {
+		err = os.WriteFile(program, shell, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := exec.Command(program, "-c", `trap "" TERM; touch shim-runs; while :; do sleep 0.05; done`)
+	shim.Dir = dataDir
+	if err := shim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shim.Process.Kill() })
+	waitForFile(t, filepath.Join(dataDir, "shim-runs"))
+	return shim
 }
 
 // podGroup makes a control group of this test's own, with two containers and one
