@@ -23,7 +23,6 @@ import (
 
 	"github.com/gpulab/gpulab/assets"
 	"github.com/gpulab/gpulab/internal/api"
-	"github.com/gpulab/gpulab/internal/audit"
 	"github.com/gpulab/gpulab/internal/charts"
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
@@ -88,7 +87,6 @@ type appliance struct {
 
 	store   *store.Store
 	people  *users.Service
-	audit   *audit.Log
 	numbers *hostNumbers
 	certs   *webca.Certs
 	ownCert *webca.Own // nil without one
@@ -258,7 +256,6 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
-	l.audit = l.people.AuditLog()
 	l.numbers = newHostNumbers()
 	l.people.AvoidNumbers(l.numbers.taken)
 	if err := l.noteVersion(ctx); err != nil {
@@ -977,7 +974,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return fmt.Errorf("describe the API: %w", err)
 	}
 	pages, err := webui.New(webui.Config{
-		Users: parts.people, Audit: l.audit, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
+		Users: parts.people, Audit: l.people.AuditLog(), Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report,
 		CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
 		Environments: labEnvironments{l},
@@ -1001,7 +998,8 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return err
 	}
 	programs, err := api.New(api.Config{
-		Users: parts.people, Audit: l.audit, Notebooks: parts.notebooks, Mail: l.mail, History: l.history, Quotas: l.quotas,
+		Users: parts.people, Audit: l.people.AuditLog(), Notebooks: parts.notebooks, Mail: l.mail, History: l.history,
+		Quotas:  l.quotas,
 		Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
 		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l},

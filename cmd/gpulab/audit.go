@@ -256,19 +256,19 @@ func printCheck(w io.Writer, check audit.ChainCheck) error {
 
 // AuditEntries implements ctl.Daemon.
 func (l *appliance) AuditEntries(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
-	return l.audit.List(ctx, f)
+	return l.people.AuditLog().List(ctx, f)
 }
 
 // VerifyAudit implements ctl.Daemon.
 func (l *appliance) VerifyAudit(ctx context.Context, expect *audit.Hash) (audit.ChainCheck, error) {
-	return l.audit.Verify(ctx, expect)
+	return l.people.AuditLog().Verify(ctx, expect)
 }
 
 // ExportAudit implements ctl.Daemon. That root exports stands in the export itself.
 func (l *appliance) ExportAudit(ctx context.Context, w io.Writer, format audit.Format, f audit.Filter) error {
-	if err := l.audit.Record(ctx, audit.Entry{Actor: "root", Action: "audit.export",
+	if err := l.people.AuditLog().Record(ctx, audit.Entry{Actor: "root", Action: "audit.export",
 		Detail: string(format) + f.Words()}); err != nil {
 		return err
 	}
-	return l.audit.Export(ctx, w, format, f)
+	return l.people.AuditLog().Export(ctx, w, format, f)
 }

@@ -280,7 +280,7 @@ func (l *appliance) withPasswordLink(ctx context.Context, u users.User) (ctl.Use
 
 // recordRoot records what root did with a command on this machine. What was done stands even if it cannot be recorded.
 func (l *appliance) recordRoot(ctx context.Context, action, target, detail string) {
-	_ = l.audit.Record(ctx, audit.Entry{Actor: "root", Action: action, Target: target, Detail: detail})
+	_ = l.people.AuditLog().Record(ctx, audit.Entry{Actor: "root", Action: action, Target: target, Detail: detail})
 }
 
 // sessionUser finds who is signed in.

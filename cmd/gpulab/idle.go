@@ -53,7 +53,7 @@ func (l *appliance) newIdle(parts *attached, hub *notebooks.Hub) (*idle.Service,
 			}
 			return err
 		},
-		Audit: l.audit.Record,
+		Audit: l.people.AuditLog().Record,
 		Changed: func() {
 			l.fleet.Idle(l.idle.IdlePods())
 			l.attached.Load().notebooks.Wake()
@@ -166,7 +166,7 @@ func (l *appliance) keepIdle(ctx context.Context, u users.User, launch int64, re
 		slog.Error("a notebook could not be kept", "launch", launch, "err", err)
 		return "That did not work; try again.", false
 	}
-	if err := l.audit.Record(ctx, audit.Entry{Actor: u.Handle, Action: "idle.extend", Target: u.Handle,
+	if err := l.people.AuditLog().Record(ctx, audit.Entry{Actor: u.Handle, Action: "idle.extend", Target: u.Handle,
 		Detail: n.Audited(), Remote: remote}); err != nil {
 		slog.Error("that a notebook was kept is not in the audit log", "err", err)
 	}

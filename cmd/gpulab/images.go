@@ -211,7 +211,7 @@ func (l *appliance) RemoveImage(ctx context.Context, ref string) error {
 	} else if err != nil {
 		return err
 	}
-	return l.audit.Record(ctx, audit.Entry{Actor: "root", Action: "image.remove", Target: ref})
+	return l.people.AuditLog().Record(ctx, audit.Entry{Actor: "root", Action: "image.remove", Target: ref})
 }
 
 // mayRemove says why an image has to stay.

@@ -172,7 +172,7 @@ func (l *appliance) LendGPU(ctx context.Context, which string, anyway bool) (gpu
 	if err != nil {
 		return g, err
 	}
-	return g, l.audit.Record(ctx, audit.Entry{Actor: "root", Action: audit.LendAction(anyway), Target: g.UUID})
+	return g, l.people.AuditLog().Record(ctx, audit.Entry{Actor: "root", Action: audit.LendAction(anyway), Target: g.UUID})
 }
 
 // lend finds the GPU and changes its setting.

@@ -67,7 +67,7 @@ func newMailedLab(t *testing.T) (l *mailedLab, server *mailtest.Server) {
 	launches, err := notebooks.New(notebooks.Config{DB: l.store.DB()})
 	l.must(err)
 	l.idle = idle.New(idle.Config{
-		DB: l.store.DB(), Audit: l.audit.Record, Running: l.running, Changed: func() {},
+		DB: l.store.DB(), Audit: l.people.AuditLog().Record, Running: l.running, Changed: func() {},
 		Queue:   func(context.Context) (q idle.Queue, err error) { return q, nil },
 		Measure: func(context.Context) (map[string]idle.Usage, error) { return nil, nil },
 		Ask:     func(context.Context, idle.Notebook) (c idle.Claims, err error) { return c, nil },

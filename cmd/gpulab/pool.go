@@ -306,7 +306,7 @@ func (p *pool) Refused(ctx context.Context, who, remote, why string) {
 		return
 	}
 	host, _, _ := net.SplitHostPort(remote)
-	err := p.lab.audit.Record(context.WithoutCancel(ctx),
+	err := p.lab.people.AuditLog().Record(context.WithoutCancel(ctx),
 		audit.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
 	if err != nil {
 		slog.Warn("the audit log misses that", "err", err)
@@ -501,7 +501,7 @@ func (p *pool) places() nodeapi.Places {
 
 // auditSystem records what the system saw of a machine.
 func (l *appliance) auditSystem(ctx context.Context, action, target, detail string) {
-	if err := l.audit.Record(context.WithoutCancel(ctx),
+	if err := l.people.AuditLog().Record(context.WithoutCancel(ctx),
 		audit.Entry{Actor: "system", Action: action, Target: target, Detail: detail}); err != nil {
 		slog.Warn("the audit log misses an entry", "action", action, "err", err)
 	}

@@ -29,7 +29,7 @@ func (l *appliance) auditPreempted(ctx context.Context, job, waits notebooks.Lau
 		Actor: "system", Action: "job.preempt", Target: job.Handle,
 		Detail: fmt.Sprintf("%s, for %s (launch %d)", job.Audited(), waits.Handle, waits.ID),
 	}
-	if err := l.audit.Record(ctx, entry); err != nil && ctx.Err() == nil {
+	if err := l.people.AuditLog().Record(ctx, entry); err != nil && ctx.Err() == nil {
 		slog.Error("a job that gives way is not in the audit log", "job", job.ID, "error", err)
 	}
 }

@@ -163,7 +163,9 @@ func (l *appliance) StopGPU(ctx context.Context, u users.User, reason string) er
 		if n := &active[i]; n.UserID == u.ID && n.GPUs > 0 &&
 			(n.State == notebooks.Starting || n.State == notebooks.Running) {
 			errs = append(errs, parts.notebooks.StopOverQuota(ctx, n.ID, reason),
-				l.audit.Record(ctx, audit.Entry{Actor: "system", Action: "quota.stop", Target: u.Handle, Detail: n.Name}))
+				l.people.AuditLog().Record(ctx, audit.Entry{
+					Actor: "system", Action: "quota.stop", Target: u.Handle, Detail: n.Name,
+				}))
 		}
 	}
 	return errors.Join(errs...)
@@ -201,7 +203,7 @@ func (l *appliance) SetQuota(ctx context.Context, q ctl.SetQuota) error {
 	if q.Value == nil {
 		action = "quota.unset"
 	}
-	return l.audit.Record(ctx, audit.Entry{
+	return l.people.AuditLog().Record(ctx, audit.Entry{
 		Actor: "root", Action: action, Target: q.Subject.String(), Detail: quota.Detail(q.Kind, q.Model, q.Value),
 	})
 }
@@ -213,7 +215,8 @@ func (l *appliance) GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant,
 	if err != nil {
 		return g, err
 	}
-	return g, l.audit.Record(ctx, audit.Entry{Actor: g.By, Action: "quota.grant", Target: g.User, Detail: g.Detail()})
+	return g, l.people.AuditLog().Record(ctx,
+		audit.Entry{Actor: g.By, Action: "quota.grant", Target: g.User, Detail: g.Detail()})
 }
 
 // EndQuotaGrant implements ctl.Daemon.
@@ -222,7 +225,7 @@ func (l *appliance) EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, e
 	if err != nil {
 		return g, err
 	}
-	return g, l.audit.Record(ctx, audit.Entry{
+	return g, l.people.AuditLog().Record(ctx, audit.Entry{
 		Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: quota.Detail(g.Kind, g.Model, nil),
 	})
 }

@@ -84,7 +84,7 @@ func (l *appliance) settleQuotas(ctx context.Context, act, by string) (rec ctl.R
 	if err != nil {
 		return rec, err
 	}
-	return rec, l.audit.Record(ctx, entry)
+	return rec, l.people.AuditLog().Record(ctx, entry)
 }
 
 // RecommendedQuotas implements ctl.Daemon.

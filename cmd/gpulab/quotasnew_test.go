@@ -80,11 +80,11 @@ func TestExistingLabKeepsItsQuotas(t *testing.T) {
 		begin func(l *appliance) error // what was there before this version
 	}{
 		{"with an entry in the audit log", func(l *appliance) error {
-			return l.audit.Record(t.Context(), audit.Entry{Actor: "root", Action: "admin.link", Target: "ada"})
+			return l.people.AuditLog().Record(t.Context(), audit.Entry{Actor: "root", Action: "admin.link", Target: "ada"})
 		}},
 		{"with a quota for a role", func(l *appliance) error {
 			one := 1.0
-			return errors.Join(l.audit.Record(t.Context(), audit.Entry{Actor: "root", Action: "quota.set", Target: "role:guest"}),
+			return errors.Join(l.people.AuditLog().Record(t.Context(), audit.Entry{Actor: "root", Action: "quota.set", Target: "role:guest"}),
 				l.quotas.Set(t.Context(), quota.Subject{}, quota.GPUs, "", &one))
 		}},
 	} {

@@ -22,7 +22,7 @@ func (l *appliance) foldersDir() string { return filepath.Join(l.cfg.DataDir, "f
 
 func (l *appliance) newStorage() *storage.Service {
 	return storage.New(storage.Config{
-		DB: l.store.DB(), People: l.people, Audit: l.audit, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(),
+		DB: l.store.DB(), People: l.people, Audit: l.people.AuditLog(), HomesDir: l.homesDir(), FoldersDir: l.foldersDir(),
 		DataDir:   l.cfg.DataDir,
 		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
 		MeasureEvery: l.cfg.Storage.MeasureEvery.Duration, Grace: l.grace(), Taken: l.numbers.taken, Log: slog.Default(),
@@ -98,7 +98,9 @@ func (l *appliance) endForStorage(ctx context.Context, id int64, why storage.Cau
 		stop, action = parts.notebooks.StopOverQuota, "quota.stop"
 	}
 	return errors.Join(stop(ctx, id, reason),
-		l.audit.Record(ctx, audit.Entry{Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name}))
+		l.people.AuditLog().Record(ctx, audit.Entry{
+			Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name,
+		}))
 }
 
 // launchOptions makes a launch's folders ready and says what the hub has to

@@ -107,7 +107,7 @@ func (l *appliance) RevokeUserTokens(ctx context.Context, handle string) (int, e
 	if err != nil || n == 0 {
 		return n, err
 	}
-	return n, l.audit.Record(ctx, audit.Entry{
+	return n, l.people.AuditLog().Record(ctx, audit.Entry{
 		Actor: "root", Action: "token.revoke", Target: u.Handle, Detail: fmt.Sprintf("all of them, %d", n),
 	})
 }

@@ -32,11 +32,11 @@ func (l *appliance) noteVersion(ctx context.Context) error {
 	was, wasSince, _ := strings.Cut(told, " ")
 	switch {
 	case since != "" && since != wasSince:
-		err = l.audit.Record(ctx, audit.Entry{
+		err = l.people.AuditLog().Record(ctx, audit.Entry{
 			Actor: "root", Action: "gpulab.rollback", Target: version.Version, Detail: "from " + u.From,
 		})
 	case was != "" && was != version.Version:
-		err = l.audit.Record(ctx, audit.Entry{
+		err = l.people.AuditLog().Record(ctx, audit.Entry{
 			Actor: "system", Action: "gpulab.upgrade", Target: version.Version, Detail: "from " + was,
 		})
 	}
