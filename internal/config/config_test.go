@@ -90,7 +90,8 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	}
 	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []", "names: [Lab.example.org, \"*.lab.Example.org\"]", "names: [\"*.gpu.internal\", gpu.internal]", "files: {listen: off}",
 		"stayAwake: off", "stayAwake: lid-open", "stayAwake: on", "timezone: Europe/Berlin", "timezone: UTC",
-		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: '[::1]:2022'}"} {
+		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: }", "quotas: {termBegins: 2026-10-12}", "servicePorts: 8500", "servicePorts: off", "localName: off",
+		"queue: {minimumRun: 0, preemption: off}", "storage: {scratch: 21474836480}", "idle: {maxAge: 0, act: never, extensions: }", "network:\n  allow:\n", "metrics:\n  enabled:\n", "mail:\n", "tls:\n", "files: {listen: '[::1]:2022'}"} {
 		c, err := Load(write(t, text))
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)

@@ -109,7 +109,7 @@ type FilesAddress string
 // UnmarshalJSON accepts a port alone, too.
 func (a *FilesAddress) UnmarshalJSON(data []byte) error {
 	var port int
-	if json.Unmarshal(data, &port) == nil {
+	if string(data) != "null" && json.Unmarshal(data, &port) == nil {
 		*a = FilesAddress(":" + strconv.Itoa(port))
 	} else {
 		*a = FilesAddress(text(data))
