@@ -776,7 +776,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		Doors: l.cfg.ServicePorts.List(), DoorFree: portFree, Origins: l.origins,
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy,
-		Line: parts.line, HalfLife: l.cfg.Queue.HalfLife.Duration, Sampling: l.cfg.Queue.Sampling.Duration,
+		Line: parts.line, HalfLife: l.cfg.Queue.HalfLife.Value, Sampling: l.cfg.Queue.Sampling.Value,
 		Shares: l.cfg.Queue.Shares, Log: log, Simulated: l.cfg.GPUs == config.GPUsSimulated,
 		Devices: l.devices, Profiles: l.cfg.LaunchProfiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
@@ -790,13 +790,13 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Home: l.storage.Home, JobImage: func() string {
 			return l.images.Refs()["notebook"]
 		}, JobEnv: l.cfg.Network.ProxyEnv(l.id), TimeZone: l.cfg.TimeZone.Name, ImageEnv: l.imageEnv,
-		ScratchSize: l.cfg.Storage.Scratch.Quantity, Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath,
+		ScratchSize: l.cfg.Storage.Scratch.Value, Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath,
 		LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		MailTrouble: l.noJobMail,
 		Note: func(launch int64) string {
 			return l.idle.Note(launch)
 		}, EndsBy: l.endsBy, Preemption: notebooks.Preemption(l.cfg.Queue.Preemption),
-		MinimumRun: l.cfg.Queue.MinimumRun.Duration, Preempted: l.auditPreempted,
+		MinimumRun: l.cfg.Queue.MinimumRun.Value, Preempted: l.auditPreempted,
 	})
 	if err != nil {
 		return err

@@ -372,7 +372,8 @@ func TestDriverWithSecureBoot(t *testing.T) {
 		if code == 0 || !strings.Contains(out, says) || !strings.Contains(out, "container images") {
 			t.Errorf("at boot: exit code %d, want %q\n%s", code, says, out)
 		}
-		if text, _ := os.ReadFile(r.path(config.DefaultPath)); strings.Contains(string(text), "\ngpus: real\n") != (gpus == config.GPUsReal) {
+		if text, _ := os.ReadFile(r.path(config.DefaultPath)); strings.Contains(string(text),
+			"\ngpus: real\n") != (gpus == config.GPUsReal) {
 			t.Errorf("the configuration after a boot:\n%s", text)
 		}
 	}

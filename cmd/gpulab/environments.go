@@ -337,8 +337,8 @@ func (l labEnvironments) Import(ctx context.Context, r io.Reader) (ctl.Environme
 	return l.changed(func(s *environments.Service) (environments.Environment, error) { return s.Import(ctx, r) })
 }
 
-func (l labEnvironments) changed(change func(*environments.Service) (environments.Environment,
-	error)) (ctl.EnvironmentState, error) {
+func (l labEnvironments) changed(
+	change func(*environments.Service) (environments.Environment, error)) (ctl.EnvironmentState, error) {
 	service, err := l.environments()
 	if err != nil {
 		return ctl.EnvironmentState{}, err

@@ -75,7 +75,8 @@ func TestSharingIsNotChangedUnderNotebooks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := keepSharing(t.Context(), &app{socket: filepath.Join(t.TempDir(), "none")}, config.Config{GPUSharing: 4}); err != nil {
+	if err := keepSharing(t.Context(), &app{socket: filepath.Join(t.TempDir(), "none")},
+		config.Config{GPUSharing: 4}); err != nil {
 		t.Errorf("without a lab: %v", err)
 	}
 }

@@ -120,8 +120,8 @@ func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, e
 // forLabels offers HTTP/1.1 alone where notebooks answer, as their ports do. A browser
 // that has an HTTP/2 connection to the pages may use that for a label; it opens another
 // one for WebSockets.
-func (d door) forLabels(certificate func(*tls.ClientHelloInfo) (*tls.Certificate,
-	error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+func (d door) forLabels(
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	older := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate, NextProtos: []string{"http/1.1"}}
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if d.isLabel(hello.ServerName) {

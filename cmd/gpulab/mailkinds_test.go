@@ -242,7 +242,10 @@ func (l *mailedLab) machineIsSilent() {
 	ctx := l.t.Context()
 	code, _, err := l.pool.registry.Invite(ctx, l.pool.authority.Fingerprint(), []netip.AddrPort{netip.MustParseAddrPort("10.0.0.5:8444")})
 	l.must(err)
-	_, _, err = l.pool.registry.Join(ctx, nodes.Application{CodeID: code.ID, Secret: code.Secret, Name: "gpu-two", Machine: strings.Repeat("0", 64), Address: "10.0.0.6", Version: version.Version, GPUs: config.GPUsReal})
+	_, _, err = l.pool.registry.Join(ctx, nodes.Application{
+		CodeID: code.ID, Secret: code.Secret, Name: "gpu-two", Machine: strings.Repeat("0", 64), Address: "10.0.0.6",
+		Version: version.Version, GPUs: config.GPUsReal,
+	})
 	l.must(err)
 	l.exec("UPDATE nodes SET seen_at = ?", time.Now().Add(-time.Hour).UnixMilli())
 	l.must(l.pool.reread(ctx))

@@ -169,7 +169,8 @@ func TestRemoveByPage(t *testing.T) {
 // pagesConfig is what openPages gives the pages, as far as people matter.
 func pagesConfig(p *people) webui.Config {
 	return webui.Config{
-		Users: p, Audit: p.AuditLog(), Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
+		Users: p, Audit: p.AuditLog(), Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(),
+		Status:       struct{ webui.StatusSource }{},
 		History:      struct{ webui.History }{},
 		Quotas:       struct{ webui.Quotas }{},
 		Storage:      struct{ webui.Storage }{},

@@ -48,7 +48,9 @@ const ctrlD = "\x04"
 
 func TestQuestionsOnATerminal(t *testing.T) {
 	lab := ""
-	_, shown := atTerminal(t, func(q *asker) { lab = q.valid("What is the lab called?", "GPU lab", config.CheckLab) }, strings.Repeat("x", 61)+"\n", "Kino\n")
+	_, shown := atTerminal(t, func(q *asker) {
+		lab = q.valid("What is the lab called?", "GPU lab", config.CheckLab)
+	}, strings.Repeat("x", 61)+"\n", "Kino\n")
 	if lab != "Kino" || !strings.Contains(shown, "at most 60 characters") || strings.Count(shown, "[GPU lab]") != 2 {
 		t.Errorf("%q\n%s", lab, shown)
 	}
@@ -186,7 +188,8 @@ func TestChoiceOfGPUs(t *testing.T) {
 		if w.await != nil {
 			await = map[bool]string{true: "yes", false: "no"}[*w.await]
 		}
-		if err != nil || string(cfg.GPUs) != c.gpus || w.install != c.install || await != c.await || !strings.Contains(shown.String(), c.says) {
+		if err != nil || string(cfg.GPUs) != c.gpus || w.install != c.install || await != c.await ||
+			!strings.Contains(shown.String(), c.says) {
 			t.Errorf("%s: gpus %q, install %v, await %q, %v\n%s", name, cfg.GPUs, w.install, await, err, &shown)
 		}
 	}
@@ -247,7 +250,8 @@ func TestProxyWithAPassword(t *testing.T) {
 		t.Error(got)
 	}
 	for _, address := range []string{"http://127.0.0.1:3128", "http://localhost:3128", "http://[::1]:3128"} {
-		if _, _, err := (config.Network{Proxy: address}).ProxyAddress(); err == nil || !strings.Contains(err.Error(), "the notebook itself") {
+		if _, _, err := (config.Network{Proxy: address}).ProxyAddress(); err == nil ||
+			!strings.Contains(err.Error(), "the notebook itself") {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

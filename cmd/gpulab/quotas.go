@@ -20,11 +20,11 @@ import (
 func (l *appliance) newQuotas() *quota.Service {
 	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours,
 		GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize, HomeFiles: l.homeFiles,
-		Term: func() time.Time { return l.cfg.Quotas.TermBegins.Time }, Grace: l.grace(), Asleep: machineAsleep})
+		Term: func() time.Time { return l.cfg.Quotas.TermBegins.Value }, Grace: l.grace(), Asleep: machineAsleep})
 }
 
 // grace is how long notebooks and files may exceed a quota. Packages quota and storage take 0 for their default.
-func (l *appliance) grace() time.Duration { return max(l.cfg.Quotas.Grace.Duration, time.Nanosecond) }
+func (l *appliance) grace() time.Duration { return max(l.cfg.Quotas.Grace.Value, time.Nanosecond) }
 
 // asks is what somebody's notebooks take, but for one launch.
 func (l *appliance) asks(ctx context.Context, userID, without int64) ([]quota.Ask, error) {

@@ -84,7 +84,8 @@ func TestExistingLabKeepsItsQuotas(t *testing.T) {
 		}},
 		{"with a quota for a role", func(l *appliance) error {
 			one := 1.0
-			return errors.Join(l.people.AuditLog().Record(t.Context(), audit.Entry{Actor: "root", Action: "quota.set", Target: "role:guest"}),
+			return errors.Join(l.people.AuditLog().Record(t.Context(),
+				audit.Entry{Actor: "root", Action: "quota.set", Target: "role:guest"}),
 				l.quotas.Set(t.Context(), quota.Subject{}, quota.GPUs, "", &one))
 		}},
 	} {

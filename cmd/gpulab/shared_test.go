@@ -45,7 +45,9 @@ func TestSharedUsers(t *testing.T) {
 		}
 	}
 	// Nothing starts on a machine that does not answer.
-	off := &appliance{cfg: config.Config{DataDir: data, Storage: config.Storage{Shared: "/srv"}}, id: embedk8s.Identity{NodeName: "head"}}
+	off := &appliance{
+		cfg: config.Config{DataDir: data, Storage: config.Storage{Shared: "/srv"}}, id: embedk8s.Identity{NodeName: "head"},
+	}
 	off.pool = &pool{lab: off, members: []nodes.Node{{Name: "b", Version: version.Version}}}
 	if off.sharedUsers("") != here {
 		t.Error("a machine that is off decides about notebooks on others")

@@ -25,7 +25,7 @@ func (l *appliance) newStorage() *storage.Service {
 		DB: l.store.DB(), People: l.people, Audit: l.people.AuditLog(), HomesDir: l.homesDir(), FoldersDir: l.foldersDir(),
 		DataDir:   l.cfg.DataDir,
 		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
-		MeasureEvery: l.cfg.Storage.MeasureEvery.Duration, Grace: l.grace(), Taken: l.numbers.taken, Log: slog.Default(),
+		MeasureEvery: l.cfg.Storage.MeasureEvery.Value, Grace: l.grace(), Taken: l.numbers.taken, Log: slog.Default(),
 	})
 }
 

@@ -258,7 +258,10 @@ func TestSharedVisitor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who := users.Outside{Provider: config.TailnetWay, Title: "the tailnet", Realm: l.tailnet.Realm(), Subject: v.Subject, Username: v.Login, Refused: "no", ByHand: true}
+	who := users.Outside{
+		Provider: config.TailnetWay, Title: "the tailnet", Realm: l.tailnet.Realm(), Subject: v.Subject, Username: v.Login,
+		Refused: "no", ByHand: true,
+	}
 	if err := l.people.LinkOutside(t.Context(), ada.ID, who); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,9 @@ func TestWhichLabAUnitServes(t *testing.T) {
 		t.Error("there is no unit")
 	}
 	mustDo(t, s.start(t.Context(), invocation{"/src/bin/gpulab", "/etc/lab/lab.yaml", "/run/lab.sock"}))
-	for path, want := range map[string]bool{"/etc/lab/lab.yaml": true, "/etc/lab/../lab/lab.yaml": true, config.DefaultPath: false} {
+	for path, want := range map[string]bool{
+		"/etc/lab/lab.yaml": true, "/etc/lab/../lab/lab.yaml": true, config.DefaultPath: false,
+	} {
 		if got := s.serves(path); got != want {
 			t.Errorf("%s: %v", path, got)
 		}

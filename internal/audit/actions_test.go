@@ -151,7 +151,8 @@ func entryAction(lit *ast.CompositeLit) ast.Expr {
 	return nil
 }
 
-// auditArgument is the action in s.RecordIn(r, v, action, …), l.RecordIn(ctx, action, …) and s.record(ctx, tx, who, action, …).
+// auditArgument is the action in s.RecordIn(r, v, action, …), l.RecordIn(ctx, action, …) and s.record(ctx, tx, who,
+// action, …).
 func auditArgument(call *ast.CallExpr, passing map[string]bool) ast.Expr {
 	fun, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || !passing[fun.Sel.Name] {

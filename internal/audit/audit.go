@@ -77,17 +77,9 @@ func (l *Log) RecordIn(ctx context.Context, tx *sql.Tx, e Entry) error {
 	return nil
 }
 
-// inTx runs f in a transaction that holds the write lock from the start (see package store).
+// inTx runs f in a transaction. doing begins the errors.
 func (l *Log) inTx(ctx context.Context, doing string, f func(tx *sql.Tx) error) error {
-	tx, err := l.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := f(tx); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	if err := tx.Commit(); err != nil {
+	if err := store.InTx(ctx, l.db, f); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil

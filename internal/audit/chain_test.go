@@ -446,7 +446,8 @@ func TestJSONExportIsChecked(t *testing.T) {
 	record(t, s, 30)
 	c.t = now
 	record(t, s, 600)
-	if err := s.Record(t.Context(), Entry{Actor: "zoë", Action: "user.add", Target: `<b>"&\`, Detail: "=1+1"}); err != nil {
+	if err := s.Record(t.Context(), Entry{Actor: "zoë", Action: "user.add", Target: `<b>"&\`,
+		Detail: "=1+1"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Sweep(t.Context()); err != nil {
@@ -468,7 +469,8 @@ func TestJSONExportIsChecked(t *testing.T) {
 	if check, err := CheckExport(bytes.NewReader(part), nil); err != nil || check.Entries != 1 || !check.Part {
 		t.Errorf("a part: %+v, %v", check, err)
 	}
-	if check, err := CheckExport(bytes.NewReader(export(t, s, JSON, Filter{Action: "user.add"})), nil); err != nil || check.Gaps != 0 || !check.Part {
+	if check, err := CheckExport(bytes.NewReader(export(t, s, JSON, Filter{Action: "user.add"})), nil); err != nil ||
+		check.Gaps != 0 || !check.Part {
 		t.Errorf("a part without gaps: %+v, %v", check, err)
 	}
 	none := export(t, s, JSON, Filter{Person: "nobody"})
@@ -543,7 +545,8 @@ func big(n uint64, size int) string {
 func TestCSVExportHoldsNoFormula(t *testing.T) {
 	s, _, db := openAudit(t)
 	for _, bad := range []string{"=HYPERLINK(1)", "+1", "-1", "@x", "\tx", "\rx", `"=1",x`} {
-		if err := s.Record(t.Context(), Entry{Actor: bad, Action: "user.add", Target: bad, Detail: bad, Remote: bad}); err != nil {
+		if err := s.Record(t.Context(), Entry{Actor: bad, Action: "user.add", Target: bad, Detail: bad,
+			Remote: bad}); err != nil {
 			t.Fatal(err)
 		}
 	}

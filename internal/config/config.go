@@ -204,11 +204,11 @@ func (e *Error) Unwrap() error { return e.err }
 // Load reads the file. A missing file is an empty one. Unknown keys are an error, so that a typing mistake is noticed.
 func Load(path string) (Config, error) {
 	var c Config
+	c.setNumbers()
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return c, fmt.Errorf("the configuration: %w", err)
 	}
-	c.setNumbers()
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
 		return c, &Error{fmt.Errorf("%s: %w; correct it and try again", path, explain(data, err))}
 	}
@@ -292,9 +292,8 @@ func (c *Config) LaunchProfiles() []notebooks.Profile {
 	usual := notebooks.DefaultProfiles()
 	for i := range usual {
 		if usual[i].GPUs > 0 {
-			usual[i].Description = fmt.Sprintf("JupyterLab with a GPU that up to %d notebooks take turns on; they share "+
-				"its memory.",
-				c.GPUSharing)
+			usual[i].Description = fmt.Sprintf("JupyterLab with a GPU that up to %d notebooks take turns on; "+
+				"they share its memory.", c.GPUSharing)
 		}
 	}
 	return usual

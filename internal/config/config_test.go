@@ -90,8 +90,11 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	}
 	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []", "names: [Lab.example.org, \"*.lab.Example.org\"]", "names: [\"*.gpu.internal\", gpu.internal]", "files: {listen: off}",
 		"stayAwake: off", "stayAwake: lid-open", "stayAwake: on", "timezone: Europe/Berlin", "timezone: UTC",
-		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: }", "quotas: {termBegins: 2026-10-12}", "servicePorts: 8500", "servicePorts: off", "localName: off",
-		"queue: {minimumRun: 0, preemption: off}", "storage: {scratch: 21474836480}", "idle: {maxAge: 0, act: never, extensions: }", "network:\n  allow:\n", "metrics:\n  enabled:\n", "mail:\n", "tls:\n", "files: {listen: '[::1]:2022'}"} {
+		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: }", "quotas: {termBegins: 2026-10-12}",
+		"servicePorts: 8500", "servicePorts: off", "localName: off",
+		"queue: {minimumRun: 0, preemption: off}", "storage: {scratch: 21474836480}",
+		"idle: {maxAge: 0, act: never, extensions: }", "network:\n  allow:\n", "metrics:\n  enabled:\n", "mail:\n", "tls:\n",
+		"files: {listen: '[::1]:2022'}"} {
 		c, err := Load(write(t, text))
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)
@@ -115,7 +118,8 @@ func TestIdleConfig(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	before, err := Load(write(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  unopened: 3m\n  profiles:\n    gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
+	before, err := Load(write(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  unopened: 3m\n  profiles:\n    "+
+		"gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +142,8 @@ func TestIdleConfig(t *testing.T) {
 		t.Errorf("base: %+v", got)
 	}
 	usual, err := Load(write(t, ""))
-	if err != nil || usual.Idle.After.String() != "30m" || usual.Idle.Unused.String() != "24h" || usual.Idle.MaxAge.String() != "0s" {
+	if err != nil || usual.Idle.After.String() != "30m" || usual.Idle.Unused.String() != "24h" ||
+		usual.Idle.MaxAge.String() != "0s" {
 		t.Errorf("usual: %+v, %v", usual.Idle, err)
 	}
 }
@@ -199,7 +204,9 @@ func TestMetricsKeys(t *testing.T) {
 }
 
 func TestSignUpSetting(t *testing.T) {
-	for text, want := range map[string]Word{"": Off, "signUp: off\n": Off, "signUp: \"off\"\n": Off, "signUp: approval\n": SignUpApproval} {
+	for text, want := range map[string]Word{
+		"": Off, "signUp: off\n": Off, "signUp: \"off\"\n": Off, "signUp: approval\n": SignUpApproval,
+	} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -31,7 +30,8 @@ func Save(path string, c Config) (changed bool, err error) {
 func (c *Config) file() ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString("# gpulab's configuration. Every key may be left out. After a change: gpulab init\n")
-	for _, k := range keys() {
+	all := keys()
+	for _, k := range all {
 		above := strings.Count(k.path, ".")
 		indent := strings.Repeat("  ", above)
 		if above == 0 {
@@ -41,7 +41,7 @@ func (c *Config) file() ([]byte, error) {
 			out.WriteString(prefixed(indent+"# ", k.doc))
 		}
 		value, name := c.field(k.path), k.path[strings.LastIndex(k.path, ".")+1:]
-		if k.isSection() {
+		if k.isSection(all) {
 			fmt.Fprintf(&out, "%s:\n", name)
 			continue
 		}
@@ -71,13 +71,8 @@ func (c *Config) isDefault(path string) bool {
 }
 
 // isSection reports whether the table has keys below the key.
-func (k *key) isSection() bool {
-	for _, other := range keys() {
-		if strings.HasPrefix(other.path, k.path+".") {
-			return true
-		}
-	}
-	return false
+func (k *key) isSection(all []key) bool {
+	return slices.ContainsFunc(all, func(other key) bool { return strings.HasPrefix(other.path, k.path+".") })
 }
 
 // prefixed puts the prefix in front of each line.
@@ -100,11 +95,11 @@ func written(v reflect.Value) (string, error) {
 	if v.Kind() == reflect.Pointer && !v.IsNil() {
 		v = v.Elem()
 	}
-	switch value := v.Interface().(type) {
-	case Word:
-		return quoted(string(value)), nil
-	case Ports:
-		return quoted(value.text), nil
+	switch word := v.Interface().(type) {
+	case Word, Ports:
+		if text := fmt.Sprint(word); plain.MatchString(text) && !slices.Contains(notPlain, text) {
+			return text, nil
+		}
 	}
 	switch {
 	case isScalar(v.Type()) || v.Kind() == reflect.Slice && isScalar(v.Type().Elem()) && v.Len() > 0:
@@ -120,13 +115,6 @@ func written(v reflect.Value) (string, error) {
 	}
 	text, err := yaml.Marshal(v.Interface())
 	return strings.TrimSpace(string(text)), err
-}
-
-func quoted(word string) string {
-	if plain.MatchString(word) && !slices.Contains(notPlain, word) {
-		return word
-	}
-	return strconv.Quote(word)
 }
 
 // isScalar reports whether values of a type are written as one text or number.

@@ -120,7 +120,8 @@ func TestUpgradeWritesNoNewKey(t *testing.T) {
 
 func TestConfigWithProfilesIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	const text = "gpuSharing: 3\nprofiles:\n  - slug: big\n    title: \"Large: 80 GiB\"\n    gpus: 1\n    gpuMemory: 80Gi\n    image: lab.example/torch:1\n"
+	const text = "gpuSharing: 3\nprofiles:\n  - slug: big\n    title: \"Large: 80 GiB\"\n    gpus: 1\n    gpuMemory: " +
+		"80Gi\n    image: lab.example/torch:1\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,14 +136,16 @@ func TestConfigWithProfilesIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(again.Profiles) != 1 || again.Profiles[0] != c.Profiles[0] || again.Profiles[0].GPUMemory != "80Gi" || again.Profiles[0].Image != "lab.example/torch:1" || again.GPUSharing != 3 {
+	if len(again.Profiles) != 1 || again.Profiles[0] != c.Profiles[0] || again.Profiles[0].GPUMemory != "80Gi" ||
+		again.Profiles[0].Image != "lab.example/torch:1" || again.GPUSharing != 3 {
 		written, _ := os.ReadFile(path)
 		t.Errorf("%+v\n%s", again.Profiles, written)
 	}
 	if changed, err := Save(path, again); err != nil || changed {
 		t.Errorf("written again: %v, %v", changed, err)
 	}
-	if err := os.WriteFile(path, bytes.ReplaceAll([]byte(text), []byte("slug: big"), []byte("slug: Big One")), 0o600); err != nil {
+	if err := os.WriteFile(path, bytes.ReplaceAll([]byte(text), []byte("slug: big"), []byte("slug: Big One")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "Big One") {

@@ -46,7 +46,7 @@ func (r IdleRule) change() (c idle.Change, err error) {
 			return c, fmt.Errorf("%s is %q, which is no time; write it as 30m or 1h", f.name, f.text)
 		}
 		if !f.IsZero() {
-			*f.to = &f.Duration.Duration
+			*f.to = &f.Value
 		}
 	}
 	return c, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/gpulab/gpulab/internal/signin"
 )
 
-// withLine says in which line of the configuration a mistake stands, where that is known. Sentences about a key begin
-// with it, as "k3s.podMaxPids is 7".
+// withLine begins an error with the line of its mistake, where that is known. Sentences about a key begin with the key,
+// as in "k3s.podMaxPids is 7".
 func withLine(data []byte, problem error) error {
 	var wrong *signin.ConfigError
 	if errors.As(problem, &wrong) {
@@ -21,7 +21,7 @@ func withLine(data []byte, problem error) error {
 	return atLine(lineOfPath(data, strings.TrimSuffix(key, ":")), problem)
 }
 
-// lineOfPath is the line of a key that is written with those above it, as "metrics.networks", or 0.
+// lineOfPath returns the line of a key by its path, such as metrics.networks; 0 if it is absent.
 func lineOfPath(data []byte, path string) int {
 	var document yaml.Node
 	if yaml.Unmarshal(data, &document) != nil || len(document.Content) == 0 {
@@ -41,7 +41,7 @@ func lineOfPath(data []byte, path string) int {
 	return line
 }
 
-// onlyChild finds a key that one entry of a list alone has; nil where none or several do.
+// onlyChild finds a key that exactly one entry of a list has; nil for none or several.
 func onlyChild(list *yaml.Node, key string) (name, value *yaml.Node) {
 	for _, entry := range list.Content {
 		if n, v := child(entry, key); n != nil {
@@ -62,7 +62,7 @@ func atLine(line int, err error) error {
 	return fmt.Errorf("line %d: %w", line, err)
 }
 
-// lineOf is the line of a key of one entry of a list, of the entry where it has no such key, or 0.
+// lineOf returns the line of a key in an entry of a list, or of the entry if it has no such key; 0 without the entry.
 func lineOf(data []byte, list string, index int, key string) int {
 	var document yaml.Node
 	if yaml.Unmarshal(data, &document) != nil || len(document.Content) == 0 {
@@ -79,7 +79,7 @@ func lineOf(data []byte, list string, index int, key string) int {
 	return entry.Line
 }
 
-// lineOfKey is the first line in which a key of that name stands, or 0.
+// lineOfKey returns the first line with a key of that name; 0 for none.
 func lineOfKey(data []byte, key string) int {
 	var document yaml.Node
 	if yaml.Unmarshal(data, &document) != nil {

@@ -65,7 +65,7 @@ func (n Network) Destinations() []tenancy.Destination {
 
 // Destination returns the entry for the rules of the network.
 func (a Allowed) Destination() tenancy.Destination {
-	d := tenancy.Destination{Name: a.Name, To: a.To.Prefix, Groups: a.Groups}
+	d := tenancy.Destination{Name: a.Name, To: a.To.Value, Groups: a.Groups}
 	for _, p := range a.Ports {
 		d.Ports = append(d.Ports, uint16(p))
 	}
@@ -97,13 +97,14 @@ func (a Allowed) check() error {
 	case to.wrong || to.text == "":
 		return fmt.Errorf("to is %q, but must be an address such as 192.168.1.10 or a network such as 192.168.1.0/24; "+
 			"names are not accepted, because the rules of the network contain only addresses", to.text)
-	case !to.Addr().Is4():
+	case !to.Value.Addr().Is4():
 		return fmt.Errorf("to is %s, but notebooks have no IPv6; write the IPv4 address", to)
-	case to.Prefix != to.Masked():
-		return fmt.Errorf("to is %s, which is a machine and a network at once; write %s or %s", to, to.Masked(), to.Addr())
+	case to.Value != to.Value.Masked():
+		return fmt.Errorf("to is %s, which is a machine and a network at once; write %s or %s",
+			to, to.Value.Masked(), to.Value.Addr())
 	}
 	for _, closed := range neverAllowed {
-		if netip.MustParsePrefix(closed).Overlaps(a.To.Prefix) {
+		if netip.MustParsePrefix(closed).Overlaps(a.To.Value) {
 			return fmt.Errorf("%s reaches into %s, which is never opened; write the addresses that are meant", a.To, closed)
 		}
 	}

@@ -28,9 +28,13 @@ k3s: {podMaxPids: 2000}
 	if want := "[{nas 192.168.1.10/32 [2049 445] [vision]} {campus 10.0.0.0/8 [] []}]"; fmt.Sprint(list) != want {
 		t.Errorf("%v, want %s", list, want)
 	}
-	env := cfg.Network.ProxyEnv(embedk8s.Identity{ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")})
+	env := cfg.Network.ProxyEnv(embedk8s.Identity{
+		ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
+	})
 	const direct = "localhost,127.0.0.1,::1,.svc,.cluster.local,.cluster.local.,10.42.0.0/16,10.43.0.0/16,.example.org"
-	for name, want := range map[string]string{"HTTP_PROXY": cfg.Network.Proxy, "https_proxy": cfg.Network.Proxy, "NO_PROXY": direct, "no_proxy": direct} {
+	for name, want := range map[string]string{
+		"HTTP_PROXY": cfg.Network.Proxy, "https_proxy": cfg.Network.Proxy, "NO_PROXY": direct, "no_proxy": direct,
+	} {
 		if env[name] != want {
 			t.Errorf("%s is %q, want %q", name, env[name], want)
 		}
@@ -45,7 +49,8 @@ k3s: {podMaxPids: 2000}
 		t.Errorf("written and read again: %v, %v", again.Network, err)
 	}
 	t.Setenv("HTTP_PROXY", "http://other.example:1") // the machine's own is for nobody else
-	if cfg, err = Load(write(t, "")); err != nil || cfg.K3s.PodMaxPIDs != 4096 || cfg.Network.ProxyEnv(embedk8s.Identity{}) != nil {
+	if cfg, err = Load(write(t, "")); err != nil || cfg.K3s.PodMaxPIDs != 4096 ||
+		cfg.Network.ProxyEnv(embedk8s.Identity{}) != nil {
 		t.Errorf("without any: %+v %v", cfg, err)
 	}
 }
@@ -93,7 +98,10 @@ func TestProxyFor(t *testing.T) {
 		t.Error("a proxy that nobody configured")
 	}
 	n := Network{Proxy: "http://proxy.example.org:3128", NoProxy: []string{".example.org", "10.0.0.0/8"}}
-	for address, want := range map[string]string{"https://accounts.google.com/x": n.Proxy, "https://id.example.org/x": "", "https://10.1.2.3/": "", "https://localhost:8443/": ""} {
+	for address, want := range map[string]string{
+		"https://accounts.google.com/x": n.Proxy, "https://id.example.org/x": "", "https://10.1.2.3/": "",
+		"https://localhost:8443/": "",
+	} {
 		u, err := url.Parse(address)
 		if err != nil {
 			t.Fatal(err)

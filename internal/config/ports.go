@@ -62,7 +62,7 @@ func (c *Config) checkNotebookPorts() error {
 		taken[p] = "a service (servicePorts)"
 	}
 	err := c.NotebookPorts.check("notebookPorts", notebookRanges[0], maxNotebookPorts, taken)
-	if err == nil && c.NotebookPorts.low == 0 {
+	if err == nil && c.NotebookPorts.Value.low == 0 {
 		err = fmt.Errorf("notebookPorts is %s", c.NotebookPorts)
 	}
 	if err != nil {
@@ -76,7 +76,7 @@ func (p Ports) check(key, example string, most int, others map[int]string) error
 	if p.wrong {
 		return fmt.Errorf("%s is %q; it may be two ports from %d to %d such as %s", key, p.text, leastPort, mostPort, example)
 	}
-	if p.high-p.low >= most {
+	if p.Value.high-p.Value.low >= most {
 		return fmt.Errorf("%s is %q, but %d ports are the most", key, p.text, most)
 	}
 	for _, port := range p.List() {

@@ -12,10 +12,11 @@ func Reference() (string, error) {
 	usual.SetDefaults()
 	var out strings.Builder
 	out.WriteString(introduction)
-	for _, k := range keys() {
+	all := keys()
+	for _, k := range all {
 		depth := strings.Count(k.path, ".")
 		fmt.Fprintf(&out, "\n%s `%s`\n", strings.Repeat("#", 2+depth), k.path)
-		if !k.isSection() {
+		if !k.isSection(all) {
 			value, err := written(usual.field(k.path))
 			if err != nil {
 				return "", err

@@ -43,21 +43,29 @@ func (w *Word) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Duration is a length of time: 30m, 168h or 0.
-type Duration struct {
-	time.Duration
+// value is a value with its text.
+type value[T any] struct {
+	Value T
 	text  string
-	wrong bool
+	wrong bool // the text cannot be parsed
 }
+
+// MarshalJSON returns the text.
+func (v value[T]) MarshalJSON() ([]byte, error) { return json.Marshal(v.text) }
+
+// String returns the text.
+func (v value[T]) String() string { return v.text }
+
+// IsZero reports whether the key is absent. A value of 0 is not.
+func (v value[T]) IsZero() bool { return v.text == "" }
+
+// Duration is a length of time: 30m, 168h or 0.
+type Duration struct{ value[time.Duration] }
 
 // newDuration parses a duration.
 func newDuration(text string) Duration {
-	d := Duration{text: text}
-	var err error
-	if d.Duration, err = time.ParseDuration(text); err != nil {
-		d.wrong = text != ""
-	}
-	return d
+	d, err := time.ParseDuration(text)
+	return Duration{value[time.Duration]{d, text, err != nil && text != ""}}
 }
 
 // durationOf writes a duration without the units that are 0: 30m rather than 30m0s.
@@ -78,18 +86,9 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON returns the text.
-func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.text) }
-
-// String returns the text.
-func (d Duration) String() string { return d.text }
-
-// IsZero reports whether the key is absent. A duration of 0 is not.
-func (d Duration) IsZero() bool { return d.text == "" }
-
-// within reports a value that is no duration between two bounds. The example completes "write it as".
+// within reports a value that is no duration between two bounds.
 func (d Duration) within(key string, least, most time.Duration, example string) error {
-	if d.wrong || d.Duration < least || d.Duration > most {
+	if d.wrong || d.Value < least || d.Value > most {
 		return fmt.Errorf("%s is %q; it may be %s to %s, such as %s", key, d.text, durationOf(least), durationOf(most),
 			example)
 	}
@@ -97,21 +96,12 @@ func (d Duration) within(key string, least, most time.Duration, example string) 
 }
 
 // Size is an amount of memory or disk space: 20Gi, or 0.
-type Size struct {
-	resource.Quantity
-	text  string
-	wrong bool
-}
+type Size struct{ value[resource.Quantity] }
 
 // newSize parses a size.
 func newSize(text string) Size {
-	s := Size{text: text}
-	if q, err := resource.ParseQuantity(text); err == nil {
-		s.Quantity = q
-	} else {
-		s.wrong = text != ""
-	}
-	return s
+	q, err := resource.ParseQuantity(text)
+	return Size{value[resource.Quantity]{q, text, err != nil && text != ""}}
 }
 
 // UnmarshalJSON accepts a plain number of bytes, too.
@@ -120,21 +110,12 @@ func (s *Size) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON returns the text.
-func (s Size) MarshalJSON() ([]byte, error) { return json.Marshal(s.text) }
-
-// String returns the text.
-func (s Size) String() string { return s.text }
-
-// IsZero reports whether the key is absent. A size of 0 is not.
-func (s Size) IsZero() bool { return s.text == "" }
-
 // Bytes returns the size in bytes.
-func (s Size) Bytes() int64 { return s.Value() }
+func (s Size) Bytes() int64 { return s.Value.Value() }
 
 // within reports a value that is no size between two bounds; 0 is allowed where zero says what it does.
 func (s Size) within(key string, least, most int64, zero, example string) error {
-	if !s.wrong && (s.Bytes() >= least && s.Bytes() <= most || zero != "" && s.Sign() == 0) {
+	if !s.wrong && (s.Bytes() >= least && s.Bytes() <= most || zero != "" && s.Value.IsZero()) {
 		return nil
 	}
 	bounds := fmt.Sprintf("it may be %s to %s, such as %s", inBytes(least), inBytes(most), example)
@@ -150,24 +131,15 @@ func (s Size) within(key string, least, most int64, zero, example string) error 
 func inBytes(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
 
 // Prefix is a network such as 10.1.2.0/24, or a single machine.
-type Prefix struct {
-	netip.Prefix
-	text  string
-	wrong bool
-}
+type Prefix struct{ value[netip.Prefix] }
 
 // newPrefix parses a network or an address.
 func newPrefix(text string) Prefix {
-	n := Prefix{text: text}
-	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
-		n.Prefix = netip.PrefixFrom(addr, addr.BitLen())
-		return n
+	network, err := netip.ParsePrefix(text)
+	if addr, notAddress := netip.ParseAddr(text); notAddress == nil && addr.Zone() == "" {
+		network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
-	var err error
-	if n.Prefix, err = netip.ParsePrefix(text); err != nil {
-		n.wrong = true
-	}
-	return n
+	return Prefix{value[netip.Prefix]{network, text, err != nil}}
 }
 
 // UnmarshalJSON accepts an address, too.
@@ -176,20 +148,14 @@ func (n *Prefix) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON returns the text.
-func (n Prefix) MarshalJSON() ([]byte, error) { return json.Marshal(n.text) }
-
-// String returns the text.
-func (n Prefix) String() string { return n.text }
-
 // check reports a network with an address inside it, which could mean either.
 func (n Prefix) check(key string) error {
 	switch {
 	case n.wrong:
 		return fmt.Errorf("%s holds %q, but a network is written as 10.1.2.0/24, and one machine as 10.1.2.3", key, n.text)
-	case n.Prefix != n.Masked():
+	case n.Value != n.Value.Masked():
 		return fmt.Errorf("%s holds %s, which is a machine and a network at once; write %s or %s",
-			key, n.text, n.Masked(), n.Addr())
+			key, n.text, n.Value.Masked(), n.Value.Addr())
 	}
 	return nil
 }
@@ -198,34 +164,31 @@ func (n Prefix) check(key string) error {
 func Prefixes(list []Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, n := range list {
-		out = append(out, n.Prefix)
+		out = append(out, n.Value)
 	}
 	return out
 }
 
 // Ports are consecutive ports of the head, such as 8500-8699, a single one, or off.
-type Ports struct {
-	low, high int // 0 for off
-	text      string
-	wrong     bool
-}
+type Ports struct{ value[portRange] }
+
+// portRange is a range of ports; zero for off.
+type portRange struct{ low, high int }
 
 // newPorts parses a range of ports.
 func newPorts(text string) Ports {
 	text = strings.TrimSpace(text)
-	p := Ports{text: text}
 	if text == "" || text == string(Off) {
-		return p
+		return Ports{value[portRange]{text: text}}
 	}
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {
 		to = from
 	}
-	var err, err2 error
-	p.low, err = strconv.Atoi(strings.TrimSpace(from))
-	p.high, err2 = strconv.Atoi(strings.TrimSpace(to))
-	p.wrong = err != nil || err2 != nil || p.low < leastPort || p.high > mostPort || p.low > p.high
-	return p
+	low, err := strconv.Atoi(strings.TrimSpace(from))
+	high, err2 := strconv.Atoi(strings.TrimSpace(to))
+	wrong := err != nil || err2 != nil || low < leastPort || high > mostPort || low > high
+	return Ports{value[portRange]{portRange{low, high}, text, wrong}}
 }
 
 // UnmarshalJSON accepts a single number, too.
@@ -234,45 +197,25 @@ func (p *Ports) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON returns the text.
-func (p Ports) MarshalJSON() ([]byte, error) { return json.Marshal(p.text) }
-
-// String returns the text.
-func (p Ports) String() string { return p.text }
-
-// IsZero reports whether the key is absent.
-func (p Ports) IsZero() bool { return p.text == "" }
-
 // List returns the ports; nil for off.
 func (p Ports) List() []int {
-	if p.wrong || p.low == 0 {
+	if p.wrong || p.Value.low == 0 {
 		return nil
 	}
-	list := make([]int, 0, p.high-p.low+1)
-	for port := p.low; port <= p.high; port++ {
+	list := make([]int, 0, p.Value.high-p.Value.low+1)
+	for port := p.Value.low; port <= p.Value.high; port++ {
 		list = append(list, port)
 	}
 	return list
 }
 
 // Day is a day such as 2026-10-12, at midnight in the machine's time zone.
-type Day struct {
-	time.Time
-	text  string
-	wrong bool
-}
+type Day struct{ value[time.Time] }
 
 // newDay parses a day.
 func newDay(text string) Day {
-	d := Day{text: text}
-	if text == "" {
-		return d
-	}
-	var err error
-	if d.Time, err = time.ParseInLocation(time.DateOnly, text, time.Local); err != nil {
-		d.wrong = true
-	}
-	return d
+	day, err := time.ParseInLocation(time.DateOnly, text, time.Local)
+	return Day{value[time.Time]{day, text, err != nil && text != ""}}
 }
 
 // UnmarshalJSON accepts a text alone.
@@ -280,12 +223,3 @@ func (d *Day) UnmarshalJSON(data []byte) error {
 	*d = newDay(text(data))
 	return nil
 }
-
-// MarshalJSON returns the text.
-func (d Day) MarshalJSON() ([]byte, error) { return json.Marshal(d.text) }
-
-// String returns the text.
-func (d Day) String() string { return d.text }
-
-// IsZero reports whether the key is absent.
-func (d Day) IsZero() bool { return d.text == "" }

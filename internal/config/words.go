@@ -13,8 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// explain says in plain words why a configuration cannot be read; problem is
-// what the YAML library says.
+// explain turns the YAML library's error into plain words.
 func explain(data []byte, problem error) error {
 	text := problem.Error()
 	for _, of := range []string{
@@ -23,7 +22,7 @@ func explain(data []byte, problem error) error {
 	} {
 		text = strings.TrimSpace(strings.TrimPrefix(text, of))
 	}
-	// The library passes its reasons on as text only, so they are asked for again.
+	// The library returns its reasons only as text. Decode again to get them as values.
 	plain, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return errors.New(text)
@@ -49,7 +48,7 @@ func explain(data []byte, problem error) error {
 	return errors.New(text)
 }
 
-// unknownKey says which key was perhaps meant.
+// unknownKey names the keys that may have been meant.
 func unknownKey(key string) error {
 	places := configKeys(reflect.TypeFor[Config](), "", map[string][]string{})
 	if in := places[key]; len(in) > 0 && in[0] != "" {
@@ -70,8 +69,7 @@ func unknownKey(key string) error {
 	return fmt.Errorf("there is no key %s", key)
 }
 
-// configKeys collects all keys with the keys below which they stand, "" for the
-// uppermost.
+// configKeys collects all keys, each with the keys above it; "" for the top level.
 func configKeys(of reflect.Type, below string, places map[string][]string) map[string][]string {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
@@ -87,7 +85,7 @@ func configKeys(of reflect.Type, below string, places map[string][]string) map[s
 	return places
 }
 
-// kindInWords says what a key of that type takes.
+// kindInWords names the values of a type.
 func kindInWords(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -108,8 +106,7 @@ func kindInWords(t reflect.Type) string {
 	}
 }
 
-// valueInWords says what stands in its place; JSON's words are "string",
-// "number 2.5", "bool", "array" and "object".
+// valueInWords names the value that was found. JSON's words are "string", "number 2.5", "bool", "array" and "object".
 func valueInWords(value string) string {
 	if number, is := strings.CutPrefix(value, "number "); is {
 		return number

@@ -46,23 +46,28 @@ func TestAuditRoundTrips(t *testing.T) {
 	ctx := t.Context()
 	since := time.Unix(1e9, 0).UTC()
 	list, err := c.AuditEntries(ctx, audit.Filter{Person: "a/b", Since: since, Before: 9})
-	if err != nil || len(list) != 1 || list[0].ID != 9 || list[0].Actor != "a/b" || !list[0].At.Equal(since) || list[0].Hash != (audit.Hash{7}) {
+	if err != nil || len(list) != 1 || list[0].ID != 9 || list[0].Actor != "a/b" || !list[0].At.Equal(since) ||
+		list[0].Hash != (audit.Hash{7}) {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if check, err := c.VerifyAudit(ctx, &audit.Hash{1, 2}); err != nil || check.Head != (audit.Hash{1, 2}) || !check.Expected || check.Entries != 3 {
+	if check, err := c.VerifyAudit(ctx, &audit.Hash{1, 2}); err != nil || check.Head != (audit.Hash{1, 2}) ||
+		!check.Expected || check.Entries != 3 {
 		t.Errorf("%+v, %v", check, err)
 	}
 	if _, err := c.VerifyAudit(ctx, nil); err == nil || !strings.Contains(err.Error(), "broken at entry 7") {
 		t.Error(err)
 	}
 	var out strings.Builder
-	if err := c.ExportAudit(ctx, &out, audit.CSV, audit.Filter{Person: "ada"}); err != nil || out.String() != "csv of ada" {
+	if err := c.ExportAudit(ctx, &out, audit.CSV, audit.Filter{Person: "ada"}); err != nil ||
+		out.String() != "csv of ada" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
-	if err := c.ExportAudit(ctx, io.Discard, audit.CSV, audit.Filter{Person: "nobody"}); err == nil || err.Error() != "there is no such format" {
+	if err := c.ExportAudit(ctx, io.Discard, audit.CSV, audit.Filter{Person: "nobody"}); err == nil ||
+		err.Error() != "there is no such format" {
 		t.Error(err)
 	}
-	if err := c.ExportAudit(ctx, io.Discard, audit.CSV, audit.Filter{Person: "cut"}); err == nil || !strings.Contains(err.Error(), "broke off") {
+	if err := c.ExportAudit(ctx, io.Discard, audit.CSV, audit.Filter{Person: "cut"}); err == nil ||
+		!strings.Contains(err.Error(), "broke off") {
 		t.Errorf("an export that broke off: %v", err)
 	}
 	if tokens, err := c.UserTokens(ctx, "../x y"); err != nil || len(tokens) != 1 || tokens[0].Name != "../x y" {

@@ -62,7 +62,8 @@ func TestEndPods(t *testing.T) {
 	}
 	// Nothing left, nothing to wait for.
 	began = time.Now()
-	if asked, killed := EndPods(t.Context(), dir, "/"+filepath.Base(root), time.Minute); asked+killed > 0 || time.Since(began) > 5*time.Second {
+	if asked, killed := EndPods(t.Context(), dir, "/"+filepath.Base(root), time.Minute); asked+killed > 0 ||
+		time.Since(began) > 5*time.Second {
 		t.Errorf("again: %d asked, %d killed in %s", asked, killed, time.Since(began))
 	}
 }

@@ -345,8 +345,8 @@ func (s *Service) take(ctx context.Context) (func(), error) {
 		return nil, sentence(ErrBusy, "the environment %s is being built, and one is built at a time; wait for it, or end "+
 			"it with `gpulab env cancel`", b.ID())
 	}
-	return nil,
-		sentence(ErrBusy, "another environment is being brought in, taken out or cleaned away; try again in a minute")
+	return nil, sentence(ErrBusy,
+		"another environment is being brought in, taken out or cleaned away; try again in a minute")
 }
 
 // manifestName is the file that says what an environment is.

@@ -76,19 +76,9 @@ func (s *Service) Choose(ctx context.Context, u users.User, wanted map[Kind]bool
 }
 
 func (s *Service) inTx(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
-	tx, err := s.cfg.DB.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	err := store.InTx(ctx, s.cfg.DB, do)
+	if _, told := users.Message(err); err == nil || told {
+		return err
 	}
-	defer func() { _ = tx.Rollback() }()
-	if err := do(tx); err != nil {
-		if _, told := users.Message(err); told {
-			return err
-		}
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	return fmt.Errorf("%s: %w", what, err)
 }

@@ -21,8 +21,7 @@ type Invitation struct {
 
 // Invitations lists the codes that can still be used, the newest first.
 func (r *Registry) Invitations(ctx context.Context) ([]Invitation, error) {
-	rows,
-		err := r.db.QueryContext(ctx,
+	rows, err := r.db.QueryContext(ctx,
 		`SELECT id, created_at, expires_at FROM join_codes WHERE used_at IS NULL AND expires_at > ? ORDER BY created_at DESC`,
 		r.now().UnixMilli())
 	if err != nil {

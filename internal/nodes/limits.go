@@ -60,8 +60,7 @@ func (r *Registry) Limit(ctx context.Context, machine string, l *Limit) error {
 			if err != nil {
 				break
 			}
-			result,
-				problem := tx.ExecContext(ctx,
+			result, problem := tx.ExecContext(ctx,
 				`INSERT OR IGNORE INTO machine_groups (machine, group_id) SELECT ?, id FROM groups WHERE name = ?`, machine, group)
 			if err = problem; err == nil {
 				if n, problem := result.RowsAffected(); problem != nil || n == 0 {

@@ -179,8 +179,7 @@ func (r *Registry) Join(ctx context.Context, a Application) (n Node, replaced bo
 	if replaced, err = makeRoom(ctx, tx, a, now); err != nil {
 		return n, false, err
 	}
-	result,
-		err := tx.ExecContext(ctx,
+	result, err := tx.ExecContext(ctx,
 		`INSERT INTO nodes (name, key_hash, machine, address, version, gpus, joined_at, seen_at)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		a.Name, a.KeyHash[:], a.Machine, a.Address, a.Version, a.GPUs, now.UnixMilli(), now.UnixMilli())

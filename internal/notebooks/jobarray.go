@@ -109,8 +109,7 @@ func (t rows) tasks(ctx context.Context, id int64) ([]Launch, error) {
 // taskStates are the elements of an array with nothing but their numbers and how
 // they stand: of a thousand, each row is read many times.
 func (t rows) taskStates(ctx context.Context, id int64) (list []Launch, err error) {
-	found,
-		err := t.db.QueryContext(ctx,
+	found, err := t.db.QueryContext(ctx,
 		`SELECT state, end_code, array_task FROM launches JOIN jobs ON launch_id = id WHERE array_job = ?
 			ORDER BY array_task`,
 		id)

@@ -349,8 +349,8 @@ func chooseMachines(pod *corev1.Pod, kind GPUKind, o podOptions) error {
 	}
 	affinity := &corev1.NodeAffinity{}
 	if required.MatchExpressions != nil {
-		affinity.RequiredDuringSchedulingIgnoredDuringExecution =
-			&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{required}}
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{required}}
 	}
 	if o.Prefer != nil {
 		affinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{

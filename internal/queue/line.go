@@ -300,8 +300,7 @@ func (l *Line) nudge(ctx context.Context, all bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	pods := l.client.Resource(podKind).Namespace(l.cfg.Namespace)
-	list,
-		err := pods.List(ctx,
+	list, err := pods.List(ctx,
 		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kueue,control-plane=controller-manager"})
 	if err != nil {
 		return // it gets ready all the same

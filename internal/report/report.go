@@ -271,8 +271,7 @@ func (s *Service) asked(ctx context.Context, from, to time.Time, simulated bool)
 }
 
 func (s *Service) taken(ctx context.Context, from, to time.Time, simulated bool) ([]taken, error) {
-	rows,
-		err := s.cfg.DB.QueryContext(ctx, `SELECT reclaims.handle, wanted_launch > 0 FROM reclaims JOIN launches
+	rows, err := s.cfg.DB.QueryContext(ctx, `SELECT reclaims.handle, wanted_launch > 0 FROM reclaims JOIN launches
 			ON launches.id = launch_id
 		WHERE at >= ? AND at < ? AND cause = 'idle' AND simulated = ?`, from.UnixMilli(), to.UnixMilli(), simulated)
 	if err != nil {

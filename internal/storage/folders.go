@@ -177,7 +177,7 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 		hostUsers = !CanMapIDs(n.Path)
 	}
 	var id int64
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
+	err = store.InTx(ctx, s.cfg.DB, func(tx *sql.Tx) error {
 		var deleted sql.NullInt64
 		switch err := tx.QueryRowContext(ctx, "SELECT deleted_at FROM folders WHERE name = ? AND purged_at IS NULL",
 			n.Name).Scan(&deleted); {
@@ -310,7 +310,7 @@ func (s *Service) SetAccess(ctx context.Context, name string, c Change) (Folder,
 	if err != nil {
 		return Folder{}, err
 	}
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
+	err = store.InTx(ctx, s.cfg.DB, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE folders SET guests = ?, others = ?, note = ? WHERE id = ?", n.Guests,
 			n.Others, n.Note, f.ID); err != nil {
 			return err

@@ -69,7 +69,8 @@ func newTestLab(t *testing.T) *testLab {
 		}
 	}
 	base := open(t)
-	l.Service = New(Config{DB: st.DB(), People: l.people, Audit: l.people.AuditLog(), HomesDir: filepath.Join(base, "homes"), FoldersDir: filepath.Join(base, "folders"), DataDir: base,
+	l.Service = New(Config{DB: st.DB(), People: l.people, Audit: l.people.AuditLog(),
+		HomesDir: filepath.Join(base, "homes"), FoldersDir: filepath.Join(base, "folders"), DataDir: base,
 		HomeLimit: func(_ context.Context, u users.User) (*HomeLimit, error) {
 			if n, ok := l.limit[u.Handle]; ok {
 				return &HomeLimit{Bytes: n, Why: "for everybody"}, nil

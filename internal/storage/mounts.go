@@ -60,7 +60,7 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 		return Opened{}, err
 	}
 	opened := Opened{HomeReadOnly: state.Over && !state.Kept}
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
+	err = store.InTx(ctx, s.cfg.DB, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO launch_homes (launch_id, read_only) VALUES (?, ?)
 			ON CONFLICT DO UPDATE SET read_only = min(read_only, excluded.read_only)`, launch, opened.HomeReadOnly); err != nil {
 			return err
@@ -68,8 +68,8 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 		for i := range shares {
 			sh := &shares[i]
 			// A start that is asked for twice may have begun with more than it would get now.
-			if _,
-				err := tx.ExecContext(ctx, `INSERT INTO launch_folders (launch_id, folder_id, sub, read_only) VALUES (?, ?, ?, ?)
+			if _, err := tx.ExecContext(ctx, `INSERT INTO launch_folders (launch_id, folder_id, sub, read_only)
+			VALUES (?, ?, ?, ?)
 				ON CONFLICT DO UPDATE SET read_only = min(read_only,
 				excluded.read_only)`, launch, sh.folder.ID, sh.sub, !sh.write); err != nil {
 				return err
@@ -221,7 +221,7 @@ func (s *Service) forgetOne(ctx context.Context, launch int64) error {
 	if err != nil {
 		return err
 	}
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
+	err = store.InTx(ctx, s.cfg.DB, func(tx *sql.Tx) error {
 		for _, table := range []string{"launch_folders", "launch_homes"} {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+` WHERE launch_id = ?
 				AND (SELECT state FROM launches WHERE id = launch_id) IN ('waiting', 'ended')`, launch); err != nil {

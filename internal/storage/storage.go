@@ -193,15 +193,3 @@ func (s *Service) ids(ctx context.Context, doing, query string, args ...any) ([]
 	}
 	return list, nil
 }
-
-func (s *Service) inTx(ctx context.Context, f func(tx *sql.Tx) error) error {
-	tx, err := s.cfg.DB.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
-}

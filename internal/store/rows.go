@@ -36,3 +36,17 @@ func All[T any](ctx context.Context, db Asker, read func(Row) (T, error), query 
 func Value[T any](row Row) (v T, err error) {
 	return v, row.Scan(&v)
 }
+
+// InTx runs f in a transaction, which holds the write lock from its begin, and commits it if f returns no error. Errors
+// are the database's and f's own.
+func InTx(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

@@ -214,8 +214,7 @@ func record(ctx context.Context, db *sql.DB) error {
 	}
 	defer func() { _ = tx.Rollback() }()
 	for key, value := range map[string]string{versionKey: version.Version, beforeKey: before} {
-		if _,
-			err := tx.ExecContext(ctx,
+		if _, err := tx.ExecContext(ctx,
 			`INSERT INTO settings (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2`, key,
 			value); err != nil {
 			return err

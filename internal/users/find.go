@@ -159,8 +159,7 @@ func (s *Service) Person(ctx context.Context, handle string) (Person, error) {
 
 // people reads accounts in whatever state, with their groups.
 func (s *Service) people(ctx context.Context, where string, args ...any) ([]Person, error) {
-	list,
-		err := store.All(ctx,
+	list, err := store.All(ctx,
 		s.db,
 		scanPerson, `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at,
 		removed_at, signed_in_at FROM users WHERE `+where, args...)

@@ -265,9 +265,9 @@ type listColumns struct {
 // those of other systems.
 func columnsOf(header []string) (*listColumns, error) {
 	if len(header) > maxImportColumns {
-		return nil,
-			sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.",
-				maxImportColumns)
+		return nil, sentence(ErrListInvalid,
+			"The first line names more than %d columns. Leave those out that are not needed.",
+			maxImportColumns)
 	}
 	c := &listColumns{header: header}
 	for what := range c.at {

@@ -156,8 +156,8 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 		return r, sentence(ErrImportStopped, "%s", row.Wrong)
 	}
 	if row.Name == "" && row.Handle == "" && row.Login == "" && row.Email == "" {
-		return r,
-			sentence(ErrNameInvalid, "The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
+		return r, sentence(ErrNameInvalid,
+			"The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
 	}
 	n := NewUser{Handle: row.Handle, Name: row.Name, Email: row.Email, Role: l.opts.Role}
 	if row.Role != "" {

@@ -81,7 +81,8 @@ func TestInvite(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Left() != 1 {
 		t.Errorf("list: %+v, %v", list, err)
 	}
-	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 10}); err != nil || log[1].Action != "invitation.join" || log[1].Actor != "zoe" ||
+	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 10}); err != nil ||
+		log[1].Action != "invitation.join" || log[1].Actor != "zoe" ||
 		log[1].Detail != "invitation 1 by ada, role member, group vision" || log[1].Remote != "10.0.0.1" {
 		t.Errorf("audit: %+v, %v", log, err)
 	}

@@ -94,7 +94,8 @@ func TestUntoldOfSomebodyNew(t *testing.T) {
 	if _, err := s.SignInOutside(t.Context(), near, "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
 		t.Error(err)
 	}
-	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); err != nil || !strings.Contains(log[0].Detail, near.Why) {
+	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); err != nil ||
+		!strings.Contains(log[0].Detail, near.Why) {
 		t.Errorf("%+v, %v", log, err)
 	} else if _, ok := UntoldIn(log[0]); ok {
 		t.Errorf("%+v is taken for something untold", log[0])
@@ -163,7 +164,8 @@ func TestSamePersonByAnotherSubject(t *testing.T) {
 	if in := signIn(t, s, o); in.ID != u.ID {
 		t.Errorf("signed in as %+v, not %+v", in, u)
 	}
-	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); err != nil || !strings.Contains(log[0].Detail, "where the account was called zoe and is now zoe-maria") {
+	if log, err := s.AuditLog().List(t.Context(), audit.Filter{Limit: 1}); err != nil ||
+		!strings.Contains(log[0].Detail, "where the account was called zoe and is now zoe-maria") {
 		t.Errorf("%+v, %v", log, err)
 	}
 }
@@ -401,7 +403,8 @@ func TestNormalizeRealmsOfTwoAccounts(t *testing.T) {
 
 // Entries that earlier versions wrote are still understood.
 func TestUntoldInOldEntries(t *testing.T) {
-	got, ok := UntoldIn(audit.Entry{Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; what the rules look at was not told: no claim"})
+	got, ok := UntoldIn(audit.Entry{Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; what the " +
+		"rules look at was not told: no claim"})
 	if !ok || got.Provider != "uni" || got.Username != "eve" || got.Why != "no claim" {
 		t.Errorf("%+v, %v", got, ok)
 	}

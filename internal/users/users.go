@@ -164,22 +164,12 @@ func errSuspended() error {
 	return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
 }
 
-// inTx runs f in a transaction that holds the write lock from the start (see package store).
+// inTx runs f in a transaction. doing begins the errors, except those that are for people.
 func (s *Service) inTx(ctx context.Context, doing string, f func(tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
+	err := store.InTx(ctx, s.db, f)
+	var forPeople *Error
+	if err == nil || errors.As(err, &forPeople) {
+		return err
 	}
-	defer func() { _ = tx.Rollback() }()
-	if err := f(tx); err != nil {
-		var forPeople *Error
-		if errors.As(err, &forPeople) {
-			return err
-		}
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	return nil
+	return fmt.Errorf("%s: %w", doing, err)
 }

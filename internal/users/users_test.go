@@ -304,7 +304,9 @@ func TestSetProfile(t *testing.T) {
 
 func TestAudit(t *testing.T) {
 	s, c := newTest(t)
-	if err := s.AuditLog().Record(t.Context(), audit.Entry{Actor: "ada", Action: "user.remove", Target: "eve\x1b[31m", Detail: strings.Repeat("x", 5000), Remote: "192.0.2.1"}); err != nil {
+	if err := s.AuditLog().Record(t.Context(),
+		audit.Entry{Actor: "ada", Action: "user.remove", Target: "eve\x1b[31m", Detail: strings.Repeat("x", 5000),
+			Remote: "192.0.2.1"}); err != nil {
 		t.Fatal(err)
 	}
 	c.add(time.Second)

@@ -63,8 +63,12 @@ func TestTokensAreNothingOnPages(t *testing.T) {
 func TestNoTokenInLogs(t *testing.T) {
 	l := newLab(t)
 	var log bytes.Buffer
-	pages, err := webui.New(webui.Config{Users: l.users, Audit: l.users.AuditLog(), Notebooks: panics{l.notebooks}, Machines: l.machines, Environments: l.environments, Fleet: l.fleet, Status: l.status, History: l.history, Storage: l.storage,
-		Quotas: l.quotas, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return "", nil }, NotebooksAt: portByID,
+	pages, err := webui.New(webui.Config{Users: l.users, Audit: l.users.AuditLog(), Notebooks: panics{l.notebooks},
+		Machines: l.machines, Environments: l.environments, Fleet: l.fleet, Status: l.status, History: l.history,
+		Storage: l.storage,
+		Quotas:  l.quotas, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) {
+			return "", nil
+		}, NotebooksAt: portByID,
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)

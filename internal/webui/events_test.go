@@ -81,7 +81,8 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 		prepare(s)
 	}
 	quotas, files := newQuotas(t, s.users, s.notebooks)
-	pages, err := webui.New(webui.Config{Users: s.users, Audit: s.users.AuditLog(), Notebooks: s.notebooks, Machines: apitest.NewMachines(), Environments: s.environments, Fleet: s.fleet, Status: &fakeStatus{},
+	pages, err := webui.New(webui.Config{Users: s.users, Audit: s.users.AuditLog(), Notebooks: s.notebooks,
+		Machines: apitest.NewMachines(), Environments: s.environments, Fleet: s.fleet, Status: &fakeStatus{},
 		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }, NotebooksAt: portByID})
 	if err != nil {
 		t.Fatal(err)

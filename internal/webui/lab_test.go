@@ -115,7 +115,8 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := webui.Config{Users: l.users, Audit: l.users.AuditLog(), Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
+	config := webui.Config{Users: l.users, Audit: l.users.AuditLog(), Notebooks: l.notebooks, Fleet: l.fleet,
+		Status:  l.status,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, Report: l.report, LendGPU: l.lending.set, Machines: l.machines, Environments: l.environments, Tailnet: l.tailnet, GPULabels: func(node string) []string {
 			return []string{"nvidia.com/gpu.memory=24576", "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB"}
 		}, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },

@@ -19,7 +19,8 @@ import (
 func TestPageNamesNotebooks(t *testing.T) {
 	people, books := newUsers(t), &fakeNotebooks{}
 	quotas, files := newQuotas(t, people, books)
-	pages, err := webui.New(webui.Config{Users: people, Audit: people.AuditLog(), Notebooks: books, Machines: apitest.NewMachines(), Environments: apitest.NewEnvironments(t), Fleet: &fakeFleet{}, Status: &fakeStatus{},
+	pages, err := webui.New(webui.Config{Users: people, Audit: people.AuditLog(), Notebooks: books,
+		Machines: apitest.NewMachines(), Environments: apitest.NewEnvironments(t), Fleet: &fakeFleet{}, Status: &fakeStatus{},
 		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil },
 		NotebooksAt: func(_ context.Context, host string, _ int64) (string, error) { return "n21042." + host, nil }})
 	if err != nil {

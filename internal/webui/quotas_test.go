@@ -20,7 +20,8 @@ func newQuotas(t testing.TB, people *testUsers, launches *fakeNotebooks) (*quota
 	t.Helper()
 	dir := t.TempDir()
 	var quotas *quota.Service
-	files := storage.New(storage.Config{DB: people.db, People: people.Service, Audit: people.Service.AuditLog(), HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir,
+	files := storage.New(storage.Config{DB: people.db, People: people.Service, Audit: people.Service.AuditLog(),
+		HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir,
 		HomeLimit: func(ctx context.Context, u users.User) (*storage.HomeLimit, error) {
 			limit, err := quotas.LimitOf(ctx, u, quota.HomeSize)
 			if err != nil || limit == nil {

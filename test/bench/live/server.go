@@ -168,8 +168,9 @@ func serve(ctx context.Context, file string) error {
 		return errors.New("the probe has not told of all GPUs and processes within 30 s")
 	}
 	pages, err := webui.New(webui.Config{
-		Users: people, Audit: people.AuditLog(), Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder,
-		Quotas: unlimited{},
+		Users: people, Audit: people.AuditLog(), Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{},
+		History: recorder,
+		Quotas:  unlimited{},
 		Storage: storage.New(storage.Config{
 			DB: databases.DB(), People: people, Audit: people.AuditLog(), HomesDir: filepath.Join(cfg.Dir, "homes"),
 			FoldersDir: filepath.Join(cfg.Dir, "folders"),
